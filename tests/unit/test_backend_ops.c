@@ -24,8 +24,12 @@ static stw_plan *plan_of(const char *const *settings) {
 }
 
 static stw_executor_options options_of(void) {
-    return (stw_executor_options){
-        .backend = "host", .steps = 2, .seed = 11, .nvme_in_memory = true, .caller = lent_memory()};
+    return (stw_executor_options){.backend = "host",
+                                  .steps = 2,
+                                  .seed = 11,
+                                  .nvme_in_memory = true,
+                                  .nvme_folder = ".",
+                                  .caller = lent_memory()};
 }
 
 static void same_words(const char *found, const char *expected, int line) {
@@ -71,6 +75,7 @@ static void ends(stw_plan *plan, uint32_t op, stw_status status, const char *whe
         const stw_executor_options options = {.backend = "host",
                                               .steps = 2,
                                               .nvme_in_memory = true,
+                                              .nvme_folder = ".",
                                               .one_thread = c == 1,
                                               .caller = lent_memory()};
         stw_run_result *result = NULL;
@@ -392,5 +397,6 @@ int main(void) {
         {"adopted parameters are as loaded", adopted_parameters_are_as_loaded},
         {"a session takes rates", a_session_takes_rates}};
     stw_log_set(quiet, NULL);
+    if (system("rm -f stowage-nvme-*") != 0) return 2; /* state of runs that failed */
     return stw_test_run_all("backend ops", tests, sizeof tests / sizeof tests[0]);
 }

@@ -3,7 +3,7 @@
  * otherwise, their own memory is freed, and they come back. Whatever the plan, the bits are those
  * of engine: stowage. Freed memory is poisoned, so that a way back that is missing shows. */
 #define _GNU_SOURCE
-#include "backend/executor/executor.h"
+#include "backend/executor/session.h"
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/movements.h"
@@ -181,8 +181,36 @@ static void parameters_come_back_unchanged(void) {
     CU_ASSERT_NOT_EQUAL(strncmp(found, expected, 17), 0);
 }
 
+/* A caller may issue it at any time after the load, as step 0: it updates nothing. */
+static void a_session_issues_it_between_steps(void) {
+    static const char *const settings[] = {"engine=travelling", NULL};
+    stw_cluster cluster = fixture_cluster(1);
+    stw_plan *plan = fixture_plan(size, &cluster, settings);
+    fixture_state(plan, 1, &(stw_place)FIXTURE_STREAM, &(uint32_t){UINT32_MAX});
+    comes_back = true;
+    CHECK_OK(stw_plan_derive(plan, err));
+    const stw_executor_options options = {.backend = "host", .seed = 5, .poison_freed = true};
+    stw_session *session = NULL;
+    stw_session_sample sample;
+    uint64_t before[STW_N_DIGESTS], digest[STW_N_DIGESTS];
+    CHECK_OK(stw_session_open(plan, &options, &session, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(session);
+    CHECK_FAILS(stw_session_issue(session, STW_PHASE_WEIGHT_SYNC, 0, &sample, err),
+                STW_STATUS_USAGE, "weight_sync: the session has no parameters yet");
+    CHECK_OK(stw_session_issue(session, STW_PHASE_LOAD, 0, &sample, err));
+    CHECK_OK(stw_session_digest(session, before, err));
+    CHECK_OK(stw_session_issue(session, STW_PHASE_WEIGHT_SYNC, 0, &sample, err));
+    CHECK_OK(stw_session_digest(session, digest, err));
+    CU_ASSERT_EQUAL(memcmp(before, digest, sizeof digest), 0);
+    CHECK_FAILS(stw_session_issue(session, STW_PHASE_FIRST_OPTIMIZER_STEP, 0, &sample, err),
+                STW_STATUS_USAGE, "step: found 0, expected at least 1");
+    stw_session_close(session);
+    stw_plan_free(plan);
+}
+
 int main(int argc, char **argv) {
     static const stw_test tests[] = {
+        {"a session issues it between steps", a_session_issues_it_between_steps},
         {"it is planned and simulated", it_is_planned_and_simulated},
         {"parameters come back unchanged", parameters_come_back_unchanged},
     };
