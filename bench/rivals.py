@@ -2,169 +2,170 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks for plans that are better than the planner's own, by the simulator's seconds.
 
-    rivals.py forced   [--instances N] [--plans N] [--seed N] [--jobs N] [--csv FILE]
+    rivals.py forced   [--instances N] [--plans N] [--engines A,B] [--seed N] [--jobs N] [--csv FILE] [--limit S]
     rivals.py monotone [--instances N] [--steps N] [--seed N] [--jobs N] [--csv FILE]
 
-STOWAGE names the program. `forced` plans instances drawn at random (model, cluster, memory, length) and
-then the same instances with keys that force placements, shares, policies or rings: none should be
-faster. Plans that fill the GPU beyond placement.gpu_fill, because nothing else fits, do not count:
-the others may not. `monotone` gives an instance more GPU memory, host memory (1 GiB steps) or bandwidth (5%
-steps): the iteration should never get slower. Prints each offender as a command; exit 1 where a forced
-plan is more than 1% faster, or more resources make a plan more than 0.5% slower.
-"""
+STOWAGE names the program; python3 is all that is needed beside it. `forced` plans instances drawn at random (rivals_draw.py: engine, model,
+cluster, layout, length, roles, a limit of GPU memory in fractions) and then each of them with keys that force placements, shares, rings,
+activation policies, recompute counts or offload fractions. Half of these are near the planner's own decisions, half are random. A rival counts
+where its verdict is no worse than the plan's, and where it fills the GPU no further than the plan may (placement.gpu_fill, or what the plan takes where
+nothing else fits). None should be faster. Rows are appended to the CSV instance by instance, and instances that are in it are not
+planned again: each is drawn from the seed and its own number.
+
+`monotone` gives an instance more GPU memory, host memory (1 GiB steps) or bandwidth (5% steps): the iteration should never get slower.
+
+Prints each offender as a command; exit 1 where a forced plan is more than 0.5% faster, or more resources make a plan more than 0.5% slower."""
 
 import argparse
 import concurrent.futures
 import csv
-import json
 import os
 import random
-import subprocess
+import shlex
+import statistics
 import sys
+import threading
 
-STOWAGE = os.environ.get("STOWAGE", "stowage")
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CLUSTERS = {  # GPU memory limits tried, GiB; GPUs
-    "h200-x1": ((14, 139), 1),
-    "h200-x2": ((14, 139), 2),
-    "h200-x4": ((20, 139), 4),
-    "h100-80g-x8": ((20, 79), 8),
-    "p4d.24xlarge": ((14, 39), 8),
-    "g6e.48xlarge": ((14, 44), 8),
-}
-MODELS = {  # worth a plan there
-    "h200-x1": ["GPT-2", "Qwen3-0.6B", "Qwen3-1.7B", "Qwen3-4B", "Qwen3-8B", "Llama-3.1-8B", "Qwen2.5-7B"],
-    "h200-x2": ["Qwen3-1.7B", "Qwen3-4B", "Qwen3-8B", "Mistral-7B-v0.3", "Phi-4", "Qwen2.5-VL-7B-Instruct"],
-    "h200-x4": ["Qwen3-4B", "Qwen3-8B", "Phi-4", "Gemma-3-27b", "Qwen3-30B-A3B", "Qwen3-32B", "OLMo-2-7B"],
-    "h100-80g-x8": ["Qwen3-8B", "Phi-4", "Qwen3-32B", "Qwen3-30B-A3B", "Mixtral-8x7B", "Qwen2.5-VL-32B-Instruct",
-                    "Llama-3.1-8B", "Gemma-3-27b"],
-    "p4d.24xlarge": ["Qwen3-4B", "Qwen3-8B", "Llama-3.1-8B", "Phi-4", "Qwen3-30B-A3B"],
-    "g6e.48xlarge": ["Qwen3-4B", "Qwen2.5-7B", "Phi-4", "Qwen3-30B-A3B"],
-}
-GAIN, LOSS = 0.01, 0.005
+import rivals_draw as draw
+
+GAIN, LOSS = 0.005, 0.005
+FIELDS = ["seed", "instance", "engine", "kind", "keys", "settings", "seconds", "verdict", "exit", "share", "allowed", "counts", "gain", "cpu_s"]
 
 
-def plan(settings):
-    """Seconds of one simulated iteration, outcome, share of the GPU; None where the plan is refused or does not fit."""
-    command = [STOWAGE, "plan", "--json"]
-    for key, value in settings:
-        command += ["--" + key, value] if key in ("model", "cluster") else ["--set", f"{key}={value}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 3, 4, 7, 9):
-        print(f"exit {done.returncode}: {words(settings)}: {done.stderr.strip()}", file=sys.stderr)
-    if done.returncode not in (0, 9):
-        return None
-    answer = json.loads(done.stdout)
-    time_s = answer["time_s"]
-    repeats = int(dict(settings).get("batch.grad_accumulation", 1))
-    forward = time_s.get("forward_backward") or 0
-    full = answer["peaks"]["gpu_bytes"]["peak"] / answer["cluster"]["node"]["gpu"]["memory"]
-    return forward * repeats + time_s["optimizer_step"], answer["outcome"], full
+# ---- forced ----
+
+def force(rng, engine, number, best, given, allowed):
+    """The number-th set of keys, and its kind: near or far, own or expert."""
+    keys = draw.near(rng, engine, best["plan"], given, allowed) if number % 2 == 0 else draw.far(rng, engine, best["plan"], given)
+    taken = set(given) - {"placement.gpu_fill", "megatron.optimizer_cpu_offload"}
+    keys = [(key, value) for key, value in keys if key not in taken]
+    return keys, f"{'near' if number % 2 == 0 else 'far'} {draw.kind_of(engine, best['plan'], given, keys)}"
 
 
-def words(settings):
-    out = "stowage plan"
-    for key, value in settings:
-        flag = f"--{key} {value}" if key in ("model", "cluster") else f"--set {key}={value}"
-        out += " " + (flag if " " not in str(value) else f'--set "{key}={value}"')
-    return out
+def replaced(settings, keys):
+    return [s for s in settings if s[0] not in dict(keys)] + keys
 
 
-def instance(rng):
-    cluster = rng.choice(list(CLUSTERS))
-    (least, most), gpus = CLUSTERS[cluster]
-    file = os.path.join(ROOT, "models", "examples", cluster + ".yaml")
-    settings = [("model", rng.choice(MODELS[cluster])),
-                ("cluster", file if os.path.exists(file) else cluster)]
-    if CLUSTERS[cluster][1] == 8:
-        settings.append(("nodes", str(rng.choice([1, 1, 2, 4]))))
-    settings.append(("node.gpu.memory", f"{rng.randint(least, most)} GiB"))
-    settings.append(("batch.seq_len", str(rng.choice([1024, 2048, 4096, 8192, 32768]))))
-    if rng.random() < 0.3:
-        settings.append(("batch.grad_accumulation", str(rng.choice([2, 4]))))
-    if rng.random() < 0.3:
-        settings += [("precision.params", "bf16"), ("precision.grads", "bf16"), ("precision.master", "fp32")]
-    if rng.random() < 0.25:
-        settings.append(("loss.fused", "true"))
-    if rng.random() < 0.2:
-        settings.append(("engine", "fsdp2"))
-    if gpus > 1 and rng.random() < 0.4:
-        settings.append(("parallel.dp_replicate", str(rng.choice([2, gpus // 2]))))
-    elif gpus > 2 and rng.random() < 0.2:
-        settings.append(("parallel.cp", "2"))
-    if "A3B" in settings[0][1] and rng.random() < 0.4:
-        settings.append(("parallel.ep", str(gpus)))
-    if rng.random() < 0.1:
-        settings.append(("placement.gpu_fill", rng.choice(["0.9", "1"])))
-    return settings
+def row_of(arguments, number, engine, kind, keys, settings, answer, best, allowed):
+    counted = draw.counts(answer) and answer["exit"] <= best["exit"] and answer["share"] <= allowed and \
+        draw.BETTER[answer["verdict"]] <= draw.BETTER[best["verdict"]]
+    gain = best["seconds"] / answer["seconds"] - 1 if counted else ""
+    return dict(zip(FIELDS, [arguments.seed, number, engine, kind, shlex.join(draw.command(keys)[2:]), draw.words(settings), answer["seconds"] or "",
+                             answer["verdict"], answer["exit"], answer["share"] or "", allowed, int(counted), gain, round(answer["cpu_s"], 3)]))
 
 
-def force(rng, given):
-    """Keys that force a part of the plan."""
-    out = []
-    whole = dict(given).get("engine") == "fsdp2"  # there, params on the host are a policy of the framework, taken on request
-    if rng.random() < 0.4:
-        out.append(("placement.params", rng.choice(["gpu", "gpu" if whole else "host"])))
-    if rng.random() < 0.4:
-        out.append(("placement.grads", rng.choice(["gpu", "gpu" if whole else "host"])))
-    if rng.random() < 0.4:
-        out.append(("placement.moments", rng.choice(["gpu", "host"])))
-    if rng.random() < 0.5:
-        out.append(rng.choice([("placement.activations", w) for w in ("keep", "recompute", "offload")] +
-                              [("recompute.granularity", w) for w in ("none", "full")]))
-    if rng.random() < 0.5 and not whole:
-        kind = rng.choice(["update.cpu", "update.stream", "update.resident"])
-        out.append((kind, str(round(rng.choice([0, 0, 1, rng.random()]), 4))))
-    if rng.random() < 0.25:
-        out.append(("prefetch.depth", str(rng.choice([1, 2, 3, 4]))))
-    if rng.random() < 0.15 and not whole:
-        out.append(("prefetch.bucket", f"{rng.choice([4, 8, 16, 32])} MiB"))
-    return out or force(rng, given)
+def forced_instance(arguments, number):
+    """All rows of an instance; the first is the planner's own plan."""
+    engines = arguments.engines.split(",")
+    engine = engines[number % len(engines)]
+    rng = random.Random(f"{arguments.seed} {number} {engine}")
+    try:
+        settings, best = draw.instance(rng, engine)
+    except LookupError as error:
+        print(f"instance {number}: {error}", file=sys.stderr)
+        return []
+    given = {key: str(value) for key, value in settings}
+    allowed = max(best["share"], float(given.get("placement.gpu_fill", 0.98)))
+    rows, done, tries = [row_of(arguments, number, engine, "plan", [], settings, best, best, allowed)], set(), 0
+    while len(rows) <= arguments.plans and tries < 20 * arguments.plans:
+        tries += 1
+        keys, kind = force(rng, engine, len(rows), best, given, allowed)
+        if not keys or str(keys) in done:
+            continue
+        done.add(str(keys))
+        answer = draw.plan(replaced(settings, keys), "--time-limit", str(arguments.limit))
+        rows.append(row_of(arguments, number, engine, kind, keys, settings, answer, best, allowed))
+    return rows
 
 
-def feasible_instances(rng, n, pool):
-    found, tried = [], 0
-    while len(found) < n and tried < 40 * n:
-        batch = [instance(rng) for _ in range(8)]
-        tried += len(batch)
-        for settings, answer in zip(batch, pool.map(plan, batch)):
-            if answer is not None and answer[1] == "optimal" and len(found) < n:
-                found.append((settings, answer))
-    return found
+def read_rows(arguments):
+    if not arguments.csv or not os.path.exists(arguments.csv):
+        return []
+    with open(arguments.csv, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def table(rows, what, n_of):
+    """One line: plans of a kind, those that count, instances beaten, gains."""
+    instances = {(r["seed"], r["instance"]) for r in rows}
+    best = {key: 0.0 for key in instances}
+    gains = [float(r["gain"]) for r in rows if r["counts"] in ("1", 1)]
+    for r in rows:
+        if r["counts"] in ("1", 1):
+            key = (r["seed"], r["instance"])
+            best[key] = max(best[key], float(r["gain"]))
+    beaten = [g for g in best.values() if g > GAIN]
+    if not rows:
+        return
+    print(f"{what:<22}{len(instances):>10}{len(rows):>8}{sum(r['exit'] in ('0', '9', 0, 9) for r in rows):>8}{len(gains):>8}{len(beaten):>8}"
+          f"{100 * len(beaten) / max(1, len(instances)):>7.1f}%{100 * statistics.median(best.values()):>8.2f}%{100 * max(best.values()):>8.2f}%"
+          f"{sum(float(r['cpu_s']) for r in rows) / max(1, n_of):>8.3f}")
+
+
+def report(arguments, rows):
+    rivals = [r for r in rows if r["kind"] != "plan"]
+    print(f"{'':<22}{'instances':>10}{'plans':>8}{'fit':>8}{'count':>8}{'beaten':>8}{'share':>8}{'median':>9}{'worst':>9}{'CPU s':>8}")
+    for engine in draw.ENGINES:
+        of = [r for r in rivals if r["engine"] == engine]
+        table(of, engine, len(of))
+        for kind in sorted({r["kind"] for r in of}):
+            some = [r for r in of if r["kind"] == kind]
+            table(some, "  " + kind, len(some))
+    table(rivals, "all", len(rivals))
+    over = sorted((r for r in rivals if r["counts"] in ("1", 1)), key=lambda r: -float(r["gain"]))
+    print(f"beaten: by more than {100 * GAIN:g}%; median and worst of each instance's fastest rival; CPU s of a plan")
+    shown, seen = 0, set()
+    for r in over:
+        if float(r["gain"]) <= 0 or shown == arguments.show:
+            break
+        if (r["seed"], r["instance"]) in seen and not arguments.all:
+            continue
+        seen.add((r["seed"], r["instance"]))
+        shown += 1
+        own = next(p for p in rows if p["kind"] == "plan" and (p["seed"], p["instance"]) == (r["seed"], r["instance"]))
+        print(f"{100 * float(r['gain']):6.2f}%  {float(own['seconds']):.4f} s -> {float(r['seconds']):.4f} s  {r['kind']}  instance {r['instance']}  "
+              f"{own['verdict']} -> {r['verdict']}\n    {draw.words(replaced(draw.settings_in(r['settings']), draw.settings_in(r['keys'])))}")
+    return not any(float(r["gain"]) > GAIN for r in over)
 
 
 def forced(arguments, pool):
-    rng = random.Random(arguments.seed)
-    rows, worst = [], []
-    for number, (settings, best) in enumerate(feasible_instances(rng, arguments.instances, pool)):
-        tries = [force(rng, settings) for _ in range(arguments.plans)]
-        answers = list(pool.map(plan, [settings + keys for keys in tries]))
-        fill = max(best[2], float(dict(settings).get("placement.gpu_fill", 0.98)))
-        answers = [a if a is not None and a[2] <= fill else None for a in answers]
-        for keys, answer in zip(tries, answers):
-            gain = None if answer is None else best[0] / answer[0] - 1
-            rows.append((number, words(settings), words(keys), best[0], answer[0] if answer else "", gain))
-            if gain is not None and gain > 0:
-                worst.append((gain, best[0], answer[0], words(settings), words(keys)[13:]))
-        print(f"\r{number + 1} instances, {len(rows)} plans", end="", file=sys.stderr)
+    rows = read_rows(arguments)
+    known = {int(r["instance"]) for r in rows if int(r["seed"]) == arguments.seed}
+    todo = [n for n in range(arguments.instances) if n not in known]
+    lock, fresh = threading.Lock(), not rows
+    file = open(arguments.csv, "a", newline="", encoding="utf-8") if arguments.csv else None
+    writer = csv.DictWriter(file, FIELDS) if file else None
+    if writer and fresh:
+        writer.writeheader()
+
+    def one(number):
+        found = forced_instance(arguments, number)
+        with lock:
+            rows.extend(found)
+            if writer:
+                writer.writerows(found)
+                file.flush()
+            print(f"\r{len(known) + 1} of {arguments.instances} instances, {len(rows)} plans", end="", file=sys.stderr)
+            known.add(number)
+
+    list(pool.map(one, [] if arguments.summary else todo))
     print(file=sys.stderr)
-    fits = [r[5] for r in rows if r[5] is not None]
-    worst.sort(reverse=True)
-    over = [w for w in worst if w[0] > GAIN]
-    print(f"{len(rows)} forced plans of {arguments.instances} instances, {len(fits)} fit, "
-          f"{len(over)} more than {100 * GAIN:g}% faster; most {100 * max(fits, default=0):.2f}%")
-    for gain, before, after, case, keys in worst[:arguments.show]:
-        print(f"  {100 * gain:6.2f}%  {before:.4f} s -> {after:.4f} s  {case} [{keys}]")
-    return rows, not over
+    if file:
+        file.close()
+    return report(arguments, rows)
+
+
+# ---- monotone ----
 
 
 def monotone(arguments, pool):
-    rng = random.Random(arguments.seed)
     rows, worst = [], []
-    for number, (settings, start) in enumerate(feasible_instances(rng, arguments.instances, pool)):
+    for number in range(arguments.instances):
+        rng = random.Random(f"{arguments.seed} {number} monotone")
+        settings, start = draw.instance(rng, rng.choice(arguments.engines.split(",")))
         values = dict(settings)
-        memory = int(values["node.gpu.memory"].split()[0])
-        base = cluster_rates(values["cluster"])
+        memory = float(values["node.gpu.memory"][:-3])
+        base = cluster_rates(start["plan"])
         series = {
             "node.gpu.memory": [f"{memory + i} GiB" for i in range(arguments.steps)],
             "node.host.limit": [f"{base['limit'] // 4 + i} GiB" for i in range(arguments.steps)],
@@ -173,16 +174,16 @@ def monotone(arguments, pool):
         }
         for what, steps in series.items():
             cases = [[s for s in settings if s[0] != what] + more_of(what, step, base) for step in steps]
-            answers = list(pool.map(plan, cases))
+            answers = list(pool.map(draw.plan, cases))
             last = None
             for step, case, answer in zip(steps, cases, answers):
-                if answer is None or answer[2] > float(values.get("placement.gpu_fill", 0.98)):
+                if not draw.counts(answer) or answer["share"] > float(values.get("placement.gpu_fill", 0.98)):
                     continue
-                loss = 0 if last is None else answer[0] / last - 1
-                rows.append((number, words(settings), what, step, answer[0], loss))
+                loss = 0 if last is None else answer["seconds"] / last - 1
+                rows.append((number, draw.words(settings), what, step, answer["seconds"], loss))
                 if loss > 0:
-                    worst.append((loss, last, answer[0], words(case), what))
-                last = answer[0] if last is None else min(last, answer[0])
+                    worst.append((loss, last, answer["seconds"], draw.words(case), what))
+                last = answer["seconds"] if last is None else min(last, answer["seconds"])
         print(f"\r{number + 1} instances, {len(rows)} plans", end="", file=sys.stderr)
     print(file=sys.stderr)
     worst.sort(reverse=True)
@@ -191,14 +192,16 @@ def monotone(arguments, pool):
           f"most {100 * (worst[0][0] if worst else 0):.2f}%")
     for loss, before, after, case, what in worst[:arguments.show]:
         print(f"  {100 * loss:6.2f}%  {before:.4f} s -> {after:.4f} s  {what}: {case}")
-    return rows, not over
+    if arguments.csv:
+        with open(arguments.csv, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+    return not over
 
 
-def cluster_rates(name):
-    """Rates in B/s and the limit of host memory in GiB, as the program reads them."""
-    done = subprocess.run([STOWAGE, "plan", "--json", "--model", "GPT-2", "--cluster", name], capture_output=True, text=True, check=False)
-    node = json.loads(done.stdout)["cluster"]["node"]
-    pcie = {key: rate for key, rate in node["pcie"].items() if key != "latency" and rate > 0}
+def cluster_rates(data):
+    """Rates in B/s and the limit of host memory in GiB, of a plan's cluster."""
+    node = data["cluster"]["node"]
+    pcie = {key: rate for key, rate in node["pcie"].items() if key in ("h2d", "d2h", "both") and rate > 0}
     host = {key: node["host"][key] for key in ("bandwidth", "dma")}
     return {"pcie": pcie, "host": host, "limit": node["host"]["limit"] >> 30}
 
@@ -213,18 +216,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=["forced", "monotone"])
     parser.add_argument("--instances", type=int, default=60)
-    parser.add_argument("--plans", type=int, default=50)
+    parser.add_argument("--plans", type=int, default=50, help="forced plans of an instance")
+    parser.add_argument("--engines", default=",".join(draw.ENGINES))
+    parser.add_argument("--limit", type=float, default=10, help="seconds of a forced plan")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--show", type=int, default=20)
+    parser.add_argument("--show", type=int, default=10)
+    parser.add_argument("--all", action="store_true", help="show several rivals of an instance")
+    parser.add_argument("--summary", action="store_true", help="plan nothing: report the CSV")
     parser.add_argument("--csv")
     arguments = parser.parse_args()
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        rows, good = (forced if arguments.mode == "forced" else monotone)(arguments, pool)
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(rows)
+        good = (forced if arguments.mode == "forced" else monotone)(arguments, pool)
     return 0 if good else 1
 
 
