@@ -200,7 +200,7 @@ static const job_case golden_jobs[] = {
      "Qwen3-8B",
      3,
      1,
-     {FSDP2, "node.gpus=2", "node.gpu.memory=40 GiB", "batch.grad_accumulation=2"}},
+     {FSDP2, "node.gpus=2", "node.gpu.memory=30 GiB", "batch.grad_accumulation=2"}},
     {"host-only", "Qwen3-0.6B", 2, 2, {"nodes=1", "node.gpus=0"}},
 };
 

@@ -157,6 +157,22 @@ static void lists_add_up(void) {
     for (uint32_t i = 0; i < 3 * STW_WORK_MOST; i++) /* more kinds than there is room for */
         stw_work_product(&all, false, 64 + i, 128, 256, 1, 0);
     CU_ASSERT_EQUAL(all.n, STW_WORK_MOST);
+    /* what has no room is more of the last product; a kind that the list has none of is left out */
+    stw_work full = {0};
+    for (uint32_t i = 0; i < STW_WORK_MOST; i++)
+        stw_work_product(&full, false, 64 + i, 128, 256, 1, 0);
+    const double before = stw_work_flops(full.items, full.n);
+    stw_work_product(&full, false, 1024, 128, 256, 2, 0);
+    CU_ASSERT_EQUAL(full.n, STW_WORK_MOST);
+    CU_ASSERT_DOUBLE_EQUAL(stw_work_flops(full.items, full.n), before + 2 * 2.0 * 1024 * 128 * 256,
+                           1);
+    CU_ASSERT_DOUBLE_EQUAL(full.items[STW_WORK_MOST - 2].times, 1, 1e-12);
+    CU_ASSERT_TRUE(full.items[STW_WORK_MOST - 1].times > 1);
+    stw_work_attention(&full, STW_KERNEL_FLASH, 1e9, 128, 4096);
+    stw_work_traffic(&full, 1e9);
+    CU_ASSERT_EQUAL(full.n, STW_WORK_MOST);
+    CU_ASSERT_DOUBLE_EQUAL(stw_work_flops(full.items, full.n), before + 2 * 2.0 * 1024 * 128 * 256,
+                           1);
 }
 
 /* More ranks take longer for the same bytes, and small messages most of all. */
