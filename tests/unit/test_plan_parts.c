@@ -193,11 +193,12 @@ static void print_links(stw_text *out) {
                                          {16, 8}, {12, 8},  {64, 8},  {512, 8},  {512, 1}, {64, 2},
                                          {4, 0},  {64, 64}, {72, 72}, {4096, 8}, {3, 2}};
     stw_cluster cluster = fixture_cluster(8);
-    for (size_t i = 0; i < 2 * sizeof groups / sizeof groups[0]; i++)
+    static const double nvlink_bps[] = {300e9, 64e9, 25e9}; /* below 64: PCIe */
+    for (size_t i = 0; i < 3 * sizeof groups / sizeof groups[0]; i++)
         for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-            const uint32_t *group = groups[i / 2];
+            const uint32_t *group = groups[i / 3];
             double start = 0, nvlink = 0, nic = 0;
-            cluster.nvlink_bps = i % 2 == 0 ? 300e9 : 25e9;
+            cluster.nvlink_bps = nvlink_bps[i % 3];
             for (double bytes = 256; bytes <= 1 << 30; bytes *= 4) {
                 const double calls = bytes < 1e6 ? 1 : 3;
                 const stw_link_time t =
