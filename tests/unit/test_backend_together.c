@@ -409,6 +409,99 @@ static void each_reads_once_more_what_another_reads(void) {
     CU_ASSERT_EQUAL(kinds, 7);
 }
 
+/* ---- gradients and factors ---- */
+
+typedef struct bad {
+    job job;
+    uint64_t element, in;
+    uint32_t tensor, rank; /* the first that has it */
+    const char *more;
+} bad;
+
+static void be_bad(void *arg) {
+    const bad *b = arg;
+    stw_plan *plan = plan_of(&b->job);
+    stw_executor_options options = options_of(&b->job);
+    stw_run_result *result = NULL;
+    stw_error error = STW_ERROR_INIT;
+    char expected_text[400];
+    options.error_if_nonfinite = true;
+    options.other_grad = (stw_other_grad){2, b->element, (float)NAN};
+    CU_ASSERT_EQUAL(stw_execute(plan, &options, &result, &error), STW_STATUS_BAD_INPUT);
+    CU_ASSERT_PTR_NULL(result);
+    snprintf(expected_text, sizeof expected_text,
+             "step 2: the gradient of element %llu of %s is NaN (parameter group 0, bucket ",
+             (unsigned long long)b->in, plan->model->tensors[b->tensor].name);
+    CU_ASSERT_EQUAL(strncmp(error.text, expected_text, strlen(expected_text)), 0);
+    const char *end = strstr(error.text, "). The step was not begun: the state is that of step 1");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(end);
+    CU_ASSERT_STRING_EQUAL(end + 54, b->more);
+    CU_ASSERT_EQUAL(error.rank, (int)b->rank);
+    CU_ASSERT_EQUAL(forked_shared->interrupted[forked_rank], 0);
+    stw_plan_free(plan);
+}
+
+static void a_gradient_that_is_none_is_named_by_all(void) {
+    static const bad cases[] = {
+        {{3, 3, STW_LOAD_RANK0_BROADCAST, NULL, stream, 1, {CLIP}, {0}}, 0, 0, 0, 0, ""},
+        {{3, 3, STW_LOAD_RANK0_BROADCAST, NULL, cpu, 1, {"optimizer.clip_norm=0"}, {0}},
+         0,
+         700,
+         2,
+         0,
+         ""},
+        {{4, 4, STW_LOAD_RANK0_BROADCAST, NULL, mixed, 4, {CLIP, "parallel.dp_replicate=2"}, {0}},
+         0,
+         64 * 515 - 1,
+         0,
+         0,
+         "; 2 ranks refuse for the same reason"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        bad b = cases[i];
+        stw_plan *plan = plan_of(&b.job);
+        b.element = stw_job_tensor_first(plan->job, b.tensor) + b.in;
+        b.rank = reader_of(plan, b.element);
+        stw_plan_free(plan);
+        forked_run(b.job.world, b.job.on_node, be_bad, &b);
+    }
+}
+
+static char complaint[300];
+static void keep_complaint(stw_log_level level, const char *text, void *state) {
+    (void)state;
+    if (level == STW_LOG_ERROR) snprintf(complaint, sizeof complaint, "%s", text);
+}
+
+static unsigned results;
+static void other_factor(stw_device *device, double *norm, float *factor) {
+    stw_backend_host.norm_result(device, norm, factor);
+    if (forked_rank == 2 && ++results == 2) *factor *= 0.5f;
+}
+
+/* A rank that was told another factor than it used. */
+static void be_told(void *arg) {
+    const job *j = arg;
+    stw_plan *plan = plan_of(j);
+    const stw_executor_options options = options_of(j);
+    stw_backend backend = stw_backend_host;
+    stw_run_result *result = NULL;
+    backend.norm_result = other_factor;
+    stw_log_set(keep_complaint, NULL);
+    CHECK_OK(stw_execute_with(plan, &options, &backend, &result, err));
+    if (forked_rank == 0) CU_ASSERT_TRUE(result != NULL && result->mismatched > 1);
+    if (forked_rank == 0)
+        CU_ASSERT_STRING_EQUAL(complaint,
+                               "the clip factors of the steps on rank 2 are not those on rank 0");
+    if (forked_rank == 1) CU_ASSERT_STRING_EQUAL(complaint, "");
+    stw_run_result_free(result);
+    stw_plan_free(plan);
+}
+
+static void clip_factors_are_compared(void) {
+    job j = {3, 3, STW_LOAD_RANK0_BROADCAST, NULL, stream, 1, {CLIP}, {0}};
+    forked_run(3, 3, be_told, &j);
+}
+
 /* ---- a call that fails ---- */
 
 static unsigned fail_at;
@@ -481,6 +574,8 @@ int main(void) {
         {"many ranks give the result of one", many_ranks_give_the_result_of_one},
         {"other bytes are named", other_bytes_are_named},
         {"each reads once more what another reads", each_reads_once_more_what_another_reads},
+        {"a gradient that is none is named by all", a_gradient_that_is_none_is_named_by_all},
+        {"clip factors are compared", clip_factors_are_compared},
         {"every failing collective ends all ranks", every_failing_collective_ends_all_ranks}};
     stw_log_set(quiet, NULL);
     if (system("rm -f stowage-nvme-*") != 0) return 2; /* state of runs that failed */
