@@ -77,7 +77,6 @@ static stw_status resolve(const stw_tiers *tiers, stw_stream stream,
                           const stw_bucket_operands *bucket, const component *c,
                           unsigned char **out, stw_error *err) {
     const stw_operand *o = c->operand;
-    *out = NULL;
     if (c->type == STW_ELEMENT_NONE) return STW_STATUS_OK;
     if (o->tier == STW_TIER_NVME || (o->tier == STW_TIER_GPU && !stw_stream_is_gpu(stream)))
         return stw_fail(err, STW_STATUS_BUG, c->name, "stream %s cannot reach tier %s",

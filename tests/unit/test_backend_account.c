@@ -182,6 +182,66 @@ static void growth_is_from_the_first_tenth_on(void) {
     stw_plan_free(plan);
 }
 
+/* ---- progress ---- */
+
+static struct {
+    char what[64];
+    stw_progress_unit unit;
+    uint64_t total, done;
+} shown[32];
+static unsigned n_shown, n_ended;
+void __wrap_stw_progress_phase(const char *what, stw_progress_unit unit, uint64_t total);
+void __wrap_stw_progress_add(uint64_t count);
+void __wrap_stw_progress_end(void);
+void __wrap_stw_progress_phase(const char *what, stw_progress_unit unit, uint64_t total) {
+    if (n_shown == 32) return; /* of another test */
+    snprintf(shown[n_shown].what, sizeof shown[n_shown].what, "%s", what);
+    shown[n_shown].unit = unit;
+    shown[n_shown].total = total;
+    shown[n_shown++].done = 0;
+}
+void __wrap_stw_progress_add(uint64_t count) {
+    if (n_shown > 0) __atomic_fetch_add(&shown[n_shown - 1].done, count, __ATOMIC_RELAXED);
+}
+void __wrap_stw_progress_end(void) { n_ended++; }
+
+/* All that a phase counts is done at its end. */
+static void progress_is_that_of_the_work(void) {
+    stw_plan *plan = plan_on(1, NULL);
+    const uint64_t n = plan->model->params;
+    const struct {
+        const char *what;
+        stw_progress_unit unit;
+        uint64_t total;
+    } expected[] = {{"taking memory", STW_PROGRESS_SECONDS, 0},
+                    {"load", STW_PROGRESS_BYTES, 2 * n},
+                    {"step 1 of 2, gradients", STW_PROGRESS_SHARE, n},
+                    {"step 1 of 2", STW_PROGRESS_SHARE, n},
+                    {"step 2 of 2, gradients", STW_PROGRESS_SHARE, n},
+                    {"step 2 of 2", STW_PROGRESS_SHARE, n},
+                    {"digest of the state", STW_PROGRESS_SHARE, 3 * n},
+                    {"verification", STW_PROGRESS_SHARE, 0},
+                    {"verification", STW_PROGRESS_SHARE, plan->model->n_tensors},
+                    {"collecting results", STW_PROGRESS_SECONDS, 0}};
+    const stw_executor_options options = options_of(2);
+    stw_run_result *result = NULL;
+    n_shown = n_ended = 0;
+    CHECK_OK(stw_execute(plan, &options, &result, err));
+    CU_ASSERT_EQUAL_FATAL(n_shown, sizeof expected / sizeof expected[0]);
+    for (unsigned i = 0; i < n_shown; i++) {
+        WORDS(shown[i].what, expected[i].what);
+        CU_ASSERT_EQUAL(shown[i].unit, expected[i].unit);
+        CU_ASSERT_EQUAL(shown[i].total, expected[i].total);
+        CU_ASSERT_EQUAL(shown[i].done, shown[i].total);
+        if (shown[i].done != expected[i].total)
+            fprintf(stderr, "%s: %llu of %llu\n", shown[i].what, (unsigned long long)shown[i].done,
+                    (unsigned long long)shown[i].total);
+    }
+    CU_ASSERT_EQUAL(n_ended, 1);
+    stw_run_result_free(result);
+    stw_plan_free(plan);
+}
+
 /* ---- before it begins ---- */
 
 static void refused(stw_plan *plan, const stw_executor_options *options, stw_status status,
@@ -312,6 +372,7 @@ static void nodes_must_have_the_bytes(void) {
 STW_TEST_MAIN("backend account", {"bytes beside the arena", bytes_beside_the_arena},
               {"bytes of the process", bytes_of_the_process},
               {"growth is from the first tenth on", growth_is_from_the_first_tenth_on},
+              {"progress is that of the work", progress_is_that_of_the_work},
               {"comparing must have an effect", comparing_must_have_an_effect},
               {"plans must suit", plans_must_suit},
               {"nodes must have the bytes", nodes_must_have_the_bytes})
