@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "backend/nvme/kept.h"
+#include "backend/nvme/names.h"
 #include "backend/nvme/nvme.h"
 #include "backend/nvme/sum.h"
 #include "core/log.h"
@@ -215,6 +216,18 @@ static void takes_the_next_name(void) {
         stw_nvme_close(nvme);
     }
     CU_ASSERT_EQUAL(next_descriptor(), before);
+    put(path_of(1));
+    unnamed_code = EOPNOTSUPP; /* a signal takes what is of no use: ours, not the other one */
+    stw_nvme *ours = open_arena(4096, 2);
+    CU_ASSERT_EQUAL(access(path_of(2), F_OK), 0);
+    stw_nvme_on_signal();
+    CU_ASSERT_NOT_EQUAL(access(path_of(2), F_OK), 0);
+    CU_ASSERT_EQUAL(access(path_of(1), F_OK), 0);
+    stw_nvme_close(ours);
+    put(path_of(2));
+    stw_nvme_on_signal(); /* it is not ours any more */
+    CU_ASSERT_EQUAL(unlink(path_of(1)), 0);
+    CU_ASSERT_EQUAL(unlink(path_of(2)), 0);
     stw_nvme *none = NULL;
     const stw_nvme_options options = options_of(4096, 2);
     named_code = EROFS;

@@ -493,23 +493,23 @@ static void folders_have_defaults(void) {
 
 /* In a process of its own, what a signal does, with stderr in a file. */
 static void on_signal(void) {
-    if (freopen("said.txt", "w", stderr) == NULL) _exit(1);
+    if (freopen("said.txt", "w", stderr) == NULL) exit(1);
     for (int i = 0; i < 62; i++) /* the table is full but for two */
-        if (stw_nvme_names_set(-1, "f", "no.state", 1, STW_NVME_FATE_KEEP) != i) _exit(2);
+        if (stw_nvme_names_set(-1, "f", "no.state", 1, STW_NVME_FATE_KEEP) != i) exit(2);
     int a = stw_nvme_names_set(-1, "folder", "a.state", 40, STW_NVME_FATE_REMOVE);
     int b = stw_nvme_names_set(-1, "folder", "b.state", 1, STW_NVME_FATE_REMOVE);
-    if (a != 62 || b != 63) _exit(3);
-    if (stw_nvme_names_set(-1, "f", "c.state", 1, STW_NVME_FATE_REMOVE) != -1) _exit(4);
+    if (a != 62 || b != 63) exit(3);
+    if (stw_nvme_names_set(-1, "f", "c.state", 1, STW_NVME_FATE_REMOVE) != -1) exit(4);
     stw_nvme_names_drop(-1);
     stw_nvme_names_drop(5);
     stw_nvme_names_drop(6);
-    if (stw_nvme_names_set(-1, "f", "d.state", 41, STW_NVME_FATE_KEEP) != 5) _exit(5);
-    if (stw_nvme_names_set(5, "d's", "c.state", 41, STW_NVME_FATE_KEEP) != 5) _exit(6);
-    if (stw_nvme_names_set(b, "folder", "b.state", 40, STW_NVME_FATE_KEEP) != b) _exit(7);
-    if (stw_nvme_names_set(-1, "f", "e.state", 10, STW_NVME_FATE_KEEP) != 6) _exit(8);
+    if (stw_nvme_names_set(-1, "f", "d.state", 41, STW_NVME_FATE_KEEP) != 5) exit(5);
+    if (stw_nvme_names_set(5, "d's", "c.state", 41, STW_NVME_FATE_KEEP) != 5) exit(6);
+    if (stw_nvme_names_set(b, "folder", "b.state", 40, STW_NVME_FATE_KEEP) != b) exit(7);
+    if (stw_nvme_names_set(-1, "f", "e.state", 10, STW_NVME_FATE_KEEP) != 6) exit(8);
     stw_nvme_names_drop(6); /* it has no name any more, whatever lies there */
     stw_nvme_on_signal();
-    _exit(0);
+    exit(0);
 }
 
 static void signals_remove_and_tell(void) {

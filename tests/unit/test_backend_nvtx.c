@@ -82,7 +82,7 @@ static void run(void (*body)(void)) {
         setenv("RANK", "12", 1);
         body();
         if (write(pipes[1], &failed, sizeof failed) != sizeof failed) _exit(1);
-        _exit(0);
+        exit(0);
     }
     CU_ASSERT_EQUAL(waitpid(child, &result, 0), child);
     CU_ASSERT_TRUE(WIFEXITED(result) && WEXITSTATUS(result) == 0);
@@ -136,6 +136,7 @@ static void ranges(void) {
     CHECK(push_in(NULL, &a) == 1);
     CHECK(pop_in(NULL) == 1);
     CHECK(pop_in(NULL) == 0);
+    free((void *)(uintptr_t)a.message);
 }
 
 static void ranges_are_marks(void) {
