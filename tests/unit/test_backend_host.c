@@ -670,6 +670,11 @@ static void says_what_it_is(void) {
     CU_ASSERT_TRUE(strlen(info.name) > 0);
     CU_ASSERT_EQUAL(info.total, 0);
     CU_ASSERT_EQUAL(info.page_locked, 0);
+    double norm = -1.0;
+    float factor = 0.0f;
+    host->norm_result(d, &norm, &factor); /* before there is a norm */
+    CU_ASSERT_EQUAL(norm, 0.0);
+    CU_ASSERT_EQUAL(factor, 1.0f);
     CHECK_OK(host->synchronize(d, err));
     CU_ASSERT_PTR_NULL(host->native_stream(d, STW_STREAM_H2D));
     CHECK_OK(host->wait(d, STW_STREAM_H2D, 3, err));
