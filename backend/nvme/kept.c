@@ -362,11 +362,7 @@ int stw_kept_whole(const stw_kept_list *list, uint32_t index, char *why, size_t 
     const stw_kept *kept = list->files[index];
     const stw_nvme_header *h = &kept->header;
     const uint32_t first = h->rank - h->local_rank;
-    char unused[1];
-    if (why == NULL) {
-        why = unused;
-        why_size = sizeof unused;
-    }
+    if (why == NULL) why_size = 0;
     if (kept->problem != NULL || kept->n_steps == 0) {
         snprintf(why, why_size, "%s", stw_kept_lacks(kept));
         return -1;

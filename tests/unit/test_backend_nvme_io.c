@@ -42,14 +42,32 @@ static uint64_t random64(void) {
     return state;
 }
 
+int __real_nanosleep(const struct timespec *time, struct timespec *left);
+
 /* At least a block where direct I/O is used, and not whole blocks. */
 static size_t shorter(size_t bytes) {
     if (!cuts_short || bytes <= 8192) return bytes;
     return (size_t)(4096 + random64() % ((bytes - 4096) / 512) * 512);
 }
 
+/* With `meets` > 1 a plain call waits until so many are under way at once, or have been. */
+static unsigned meets, most_at_once, at_once;
+static void wait_for_others(void) {
+    const struct timespec ms = {0, 1000000};
+    pthread_mutex_lock(&mutex);
+    if (++at_once > most_at_once) most_at_once = at_once;
+    for (int i = 0; i < 20000 && most_at_once < meets; i++) {
+        pthread_mutex_unlock(&mutex);
+        (void)__real_nanosleep(&ms, NULL);
+        pthread_mutex_lock(&mutex);
+    }
+    at_once--;
+    pthread_mutex_unlock(&mutex);
+}
+
 /* @return bytes that are asked for; 0: the call fails, and errno says why */
 static size_t plain_call(size_t bytes, off_t offset) {
+    wait_for_others();
     pthread_mutex_lock(&mutex);
     const uint64_t number = ++plain_calls;
     bytes = shorter(bytes);
@@ -220,6 +238,22 @@ static void short_calls(void) {
     every_other = 0;
 }
 static void calls_are_cut_short(void) { with_each(short_calls); }
+
+/* Four calls of each direction are in flight at once. */
+static void calls_at_once(void) {
+    if (ops != &stw_nvme_threads) return;
+    stw_nvme_stop stop = {0};
+    write_and_read();
+    for (int writes = 0; writes < 2; writes++) {
+        const stw_nvme_range range = range_of(writes);
+        most_at_once = 0;
+        meets = 4;
+        CU_ASSERT_TRUE(ops->move(method, &range, &stop));
+        CU_ASSERT_EQUAL(most_at_once, 4);
+        meets = 0;
+    }
+}
+static void several_calls_at_once(void) { with_each(calls_at_once); }
 
 /* Cells that are damaged on the disk; a file that ends; a disk that fails. */
 static void failures(void) {
@@ -421,5 +455,6 @@ static void rings_cannot_be_made(void) { with_each(few_rings); }
 #endif
 
 STW_TEST_MAIN("backend nvme io", {"calls are cut short", calls_are_cut_short},
+              {"several calls at once", several_calls_at_once},
               {"failures are named", failures_are_named},
               {"checksums cost time", checksums_cost_time} OF_RINGS)

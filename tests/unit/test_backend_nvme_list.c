@@ -441,7 +441,7 @@ static int whole(stw_kept *files, uint32_t n, uint32_t of, const char *why) {
     const stw_kept_list all = {n, list};
     const int found = stw_kept_whole(&all, of, said, sizeof said);
     CU_ASSERT_STRING_EQUAL(said, why);
-    CU_ASSERT_EQUAL(stw_kept_whole(&all, of, NULL, 0), found);
+    CU_ASSERT_EQUAL(stw_kept_whole(&all, of, NULL, sizeof said), found);
     return found;
 }
 
