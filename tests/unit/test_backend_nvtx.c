@@ -163,7 +163,9 @@ static void names(void) {
                                       "loads",
                                       "",
                                       "end",
-                                      "log  prob"};
+                                      "log  prob",
+                                      "xoad",
+                                      "oad"};
     CHECK(start() == 1);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) CHECK(push(all[i]) == (int)i);
 }
