@@ -80,15 +80,9 @@ static stw_status check_writable(const char *path, stw_error *err) {
 
 /* What is written later would replace what was written before. */
 static stw_status check_distinct(const request *r, stw_error *err) {
-    const char *const paths[] = {r->marks, r->samples, r->output};
-    const char *const names[] = {"--marks", "--samples", "--output"};
-    for (int a = 0; a < 3; a++)
-        for (int b = a + 1; b < 3; b++)
-            if (paths[a] != NULL && paths[b] != NULL && strcmp(paths[a], paths[b]) == 0)
-                return stw_fail(err, STW_STATUS_USAGE, names[b],
-                                "found the file of %s, %.200s, expected another", names[a],
-                                paths[b]);
-    return STW_STATUS_OK;
+    const stw_named_path outputs[] = {
+        {"--marks", r->marks}, {"--samples", r->samples}, {"--output", r->output}};
+    return stw_check_outputs(outputs, 3, NULL, 0, err);
 }
 
 /* "%h" in a path stands for the name of this host: on a file system that nodes share. */
@@ -203,6 +197,11 @@ static void tell(const request *r, const stw_record_summary *s, const stw_record
         stw_log(STW_LOG_WARN,
                 "the command ended after %.3f s, before it was sampled: the record has no bytes",
                 s->seconds);
+    if (s->exit_code != 0)
+        stw_log(STW_LOG_WARN,
+                "the command ended with exit code %d: bytes of a phase that was not over once by "
+                "then can refute a plan, not confirm it",
+                s->exit_code);
     stw_log(STW_LOG_INFO, "recorded %u rank%s for %.1f s (%zu samples and marks): %s", s->ranks,
             s->ranks == 1 ? "" : "s", s->seconds, samples->n, r->output);
 }
@@ -251,6 +250,7 @@ static stw_status finish(const request *r, const stw_record_summary *summary,
     stw_run_result *run = NULL;
     stw_error later = STW_ERROR_INIT, *report = status == STW_STATUS_OK ? err : &later;
     samples->may_be_empty = true;
+    samples->exit_code = (uint32_t)summary->exit_code;
     stw_status folded = stw_recording_fold(samples, &run, report);
     const result what = {samples, run};
     if (folded == STW_STATUS_OK) folded = write_all(r, &what, report);

@@ -276,9 +276,9 @@ static void say_what_is_left(const stw_rank_run *run) {
     stw_bytes_format(alone, left, sizeof left);
     stw_bytes_format(run->weights_read, all, sizeof all);
     stw_log(STW_LOG_INFO,
-            "weights: %s of the %s that ranks read are read by one rank alone: but for the sample "
-            "they are compared with nothing",
-            left, all);
+            "weights: of the %s that ranks read, one rank alone reads %s; of these a sample is "
+            "compared (all with --compare-weights)",
+            all, left);
 }
 
 stw_status stw_same_compare(stw_rank_run *run, stw_error *err) {

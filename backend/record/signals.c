@@ -30,8 +30,7 @@ static void on_signal(int number, siginfo_t *info, void *context) {
         const bool has_it = (number == SIGINT || number == SIGQUIT) && info->si_code == SI_KERNEL;
         if (!has_it) (void)kill((pid_t)child_to_signal, number);
     } else if (late++ > 0) {
-        struct sigaction plain = {.sa_handler = SIG_DFL};
-        (void)sigaction(number, &plain, NULL);
+        (void)sigaction(number, &before[number], NULL);
         (void)raise(number);
     }
     errno = code;
@@ -46,11 +45,10 @@ static bool is_left_alone(int number) {
 static void catch_all(void) {
     struct sigaction pass = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
     (void)sigfillset(&pass.sa_mask);
-    child_to_signal = late = 0;
+    late = 0;
     for (int number = 1; number <= SIGRTMAX && number < MOST_SIGNALS; number++) {
         caught[number] = false;
         if (is_left_alone(number) || sigaction(number, NULL, &before[number]) != 0) continue;
-        if (before[number].sa_handler == SIG_IGN) continue; /* nohup */
         caught[number] = sigaction(number, &pass, NULL) == 0;
     }
 }
@@ -75,12 +73,13 @@ int stw_record_signals_start(char *const *command, pid_t *child) {
     sigset_t all, mask;
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_BLOCK, &all, &mask);
-    catch_all();
+    /* before signals are caught: what is ignored is ignored by the command, as nohup wants, unless
+     * it says otherwise */
     const int code = spawn(command, &mask, child);
-    if (code == 0)
+    if (code == 0) {
         child_to_signal = (sig_atomic_t)*child;
-    else
-        stw_record_signals_end(); /* what came meanwhile does what it does */
+        catch_all();
+    }
     /* a signal that was blocked before is for the command alone, which has it blocked, too */
     (void)sigprocmask(SIG_SETMASK, &mask, NULL);
     return code;

@@ -11,7 +11,7 @@
  * this process was started with, SIGXFSZ at its default. From then on signals that end a process
  * unless it says otherwise, real-time ones too, are passed on to it: not those that a fault of
  * one's own raises, nor SIGINT and SIGQUIT of the terminal, which sends them to the command, too.
- * What is ignored stays ignored, for both.
+ * What this process ignores the command ignores, too, unless it says otherwise: it is passed on.
  * @return 0, or errno: nothing has changed */
 int stw_record_signals_start(char *const *command, pid_t *child);
 /** The command has ended; call it before its number is given back. Of the signals that come now the

@@ -241,6 +241,7 @@ stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out, s
     stw_json_string(json, "device", result->device);
     if (result->build[0] != '\0') stw_json_string(json, "build", result->build);
     if (result->date[0] != '\0') stw_json_string(json, "date", result->date);
+    if (result->exit_code > 0) stw_json_u64(json, "exit_code", result->exit_code);
     stw_json_string(json, "plan_hash", result->plan_hash);
     stw_json_u64(json, "world", result->world);
     stw_json_u64(json, "steps", result->steps);
@@ -719,6 +720,7 @@ static stw_status read_all(reader *r, stw_error *err) {
     if (stw_node_get(root, "build") != NULL)
         STW_TRY(read_string(r, root, "build", &result->build, err));
     STW_TRY(read_date(r, err));
+    STW_TRY(stw_part_optional_u32(r->tree, r->tree->root, "exit_code", &r->result->exit_code, err));
     STW_TRY(read_string(r, root, "plan_hash", &result->plan_hash, err));
     STW_TRY(read_terms(r, err));
     STW_TRY(read_u32(r, root, "world", &result->world, err));

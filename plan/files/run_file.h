@@ -100,6 +100,7 @@ typedef struct stw_run_result {
     const char *plan_terms;       /* its lines, which say what that plan was; "": unknown */
     const char *build;            /* identity of the build that executed it (core/build.h); "" */
     const char *date;             /* of a recording, ISO; "": unknown */
+    uint32_t exit_code; /* of the command that was recorded; 0 as well: none was, or unknown */
     uint32_t world, steps;
     uint64_t seed;
     bool not_run[STW_N_PHASES]; /* movements of the plan that were not executed */

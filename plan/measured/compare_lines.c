@@ -20,6 +20,15 @@ double stw_compare_error(double predicted, double measured) {
     return (predicted - measured) / measured; /* infinite where nothing was measured to be there */
 }
 
+/* Bytes of a command that failed or was ended before the phase was over once: they can refute the
+ * plan, not confirm it. */
+static bool is_lower_bound(const stw_comparer *c, const stw_compare_line *line) {
+    if (c->run->exit_code == 0 || line->is_time || line->verdict == STW_LINE_NOT_MEASURED)
+        return false;
+    if (!isnan(c->run->time_s[line->phase])) return false;
+    return line->predicted >= line->measured || stw_compare_within(c, line);
+}
+
 void stw_compare_add(stw_comparer *c, stw_compare_line line) {
     if (c->status != STW_STATUS_OK) return;
     stw_comparison *out = c->out;
@@ -31,6 +40,10 @@ void stw_compare_add(stw_comparer *c, stw_compare_line line) {
     }
     out->lines = lines;
     line.error = stw_compare_error(line.predicted, line.measured);
+    if (line.note == NULL && is_lower_bound(c, &line))
+        line.note = stw_pool_printf(out->pool, "the command ended with exit code %" PRIu32
+                                               ": a lower bound",
+                                    c->run->exit_code);
     if (line.verdict != STW_LINE_NOT_MEASURED)
         line.verdict = line.note != NULL              ? STW_LINE_NOT_JUDGED
                        : stw_compare_within(c, &line) ? STW_LINE_WITHIN

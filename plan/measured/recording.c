@@ -431,6 +431,7 @@ static stw_status fold(folder *f) {
     f->run->backend = samples->device[0] != '\0' ? "cuda" : "";
     f->run->device = stw_pool_string(f->run->pool, samples->device);
     f->run->file = stw_pool_string(f->run->pool, samples->file);
+    f->run->exit_code = samples->exit_code;
     f->run->date = date_of(f->run->pool, samples->n > 0 ? samples->items[0].time_s : 0);
     if (f->run->device == NULL || f->run->file == NULL || f->run->date == NULL) return no_memory(f);
     stw_status status = make_ranks(f);

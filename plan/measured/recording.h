@@ -45,6 +45,7 @@ typedef struct stw_recording {
     size_t n_ooms, ooms_capacity;
     stw_run_oom *ooms;
     bool may_be_empty; /* a recording of this program: valid without bytes */
+    uint32_t exit_code; /* of the command that was recorded */
 } stw_recording;
 
 STW_MUST_USE stw_status stw_recording_new(const char *file, stw_recording **out, stw_error *err);

@@ -150,6 +150,7 @@ static stw_status join_whole(joiner *j) {
         return stw_fail(j->err, STW_STATUS_BAD_INPUT, file_of(from),
                         "was measured on %.80s, the files before it on %.80s: expected one job",
                         from->device, out->device);
+    if (out->exit_code == 0) out->exit_code = from->exit_code;
     if (out->date[0] == '\0') out->date = stw_pool_string(out->pool, from->date);
     if (out->device[0] == '\0') out->device = stw_pool_string(out->pool, from->device);
     if (out->backend[0] == '\0') out->backend = stw_pool_string(out->pool, from->backend);

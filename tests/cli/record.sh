@@ -161,7 +161,9 @@ mkdir -p elsewhere
 "$STOWAGE" record -q -o moved.json --marks moved.csv -- \
     sh -c "cd elsewhere; echo 1,0,load >>\"\$STOWAGE_MARKS\"; $sampled"
 grep -q '^1,0,load$' moved.csv || fail "a job that changed its folder lost its marks"
-expect 2 "found the file of --samples" "$STOWAGE" record --samples same.csv -o same.csv -- touch ran
+for other in same.csv ./same.csv elsewhere/../same.csv; do
+    expect 2 "another output are the same file: --samples" "$STOWAGE" record --samples same.csv -o $other -- touch ran
+done
 [ ! -e ran ] || fail "the command ran though one file would replace another"
 code=0
 "$STOWAGE" record --every 1s -o seven.json -- sh -c 'exit 7' 2>err.txt || code=$?

@@ -89,6 +89,39 @@ assert done.returncode == 0, done.returncode
 EOF
 python3 ignored.py "$STOWAGE" || fail "an ignored signal is not ignored"
 
+# A job that catches a signal which the recorder was started to ignore gets it all the same.
+cat >catches.py <<'EOF'
+import os, signal, subprocess, sys
+code = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGQUIT])
+signal.signal(signal.SIGINT, signal.SIG_DFL), signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+print("ready", flush=True)
+sys.exit(40 + signal.sigwait([signal.SIGINT, signal.SIGQUIT]))
+"""
+for number in (signal.SIGINT, signal.SIGQUIT):
+    recorder = subprocess.Popen([sys.argv[1], "record", "-q", "-o", "run.json", "--", sys.executable, "-c", code], stdout=subprocess.PIPE,
+                                text=True, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
+    assert recorder.stdout.readline() == "ready\n"
+    recorder.send_signal(number)
+    recorder.communicate()
+    assert recorder.returncode == 40 + number, (number, recorder.returncode)
+EOF
+python3 catches.py "$STOWAGE" || fail "a signal that the recorder ignores was not passed on"
+
+# Bytes of a job that failed before a phase was over are lower bounds; of the others they are judged.
+planned "$STOWAGE" plan -m GPT-2 -c h200-x1 --set engine=fsdp2 -o early.plan.json >/dev/null
+for exit in 0 9; do
+    "$STOWAGE" record -q -o early.json -- sh -c "
+        printf '1,0,load\n1,0,,allocated,1000\n' >>\"\$STOWAGE_MARKS\"
+        printf '2,0,forward_backward\n2,0,,allocated,1000\n' >>\"\$STOWAGE_MARKS\"; exit $exit" 2>early.err || true
+    COLUMNS=0 "$STOWAGE" validate -v early.plan.json early.json >early.txt 2>&1 || true
+    grep 'GPU allocated' early.txt | grep forward_backward | grep -q "$([ $exit = 0 ] && echo OUTSIDE || echo 'not judged')" ||
+        fail "exit $exit: $(cat early.txt)"
+    [ $exit = 0 ] || grep -q "the command ended with exit code 9: a lower bound" early.txt || fail "no reason: $(cat early.txt)"
+    grep 'GPU allocated' early.txt | grep load | grep -q OUTSIDE || fail "a phase that was over is not judged: $(cat early.txt)"
+done
+
 # A job that ends at once has a record and its exit code, sampled or not; validate says if there is nothing to compare.
 for _ in 1 2 3 4 5 6 7 8; do
     for job in "exit 0" "exit 7" 'kill -9 $$'; do
