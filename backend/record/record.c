@@ -250,7 +250,8 @@ static stw_status start(const stw_record_options *o, pid_t *child, stw_error *er
     const int code = stw_record_signals_start(o->command, child);
     if (code == 0) return STW_STATUS_OK;
     errno = code;
-    return stw_fail_errno(err, o->command[0][0] != '\0' ? o->command[0] : "\"\"", "cannot be started");
+    const char *name = o->command[0][0] != '\0' ? o->command[0] : "\"\"";
+    return stw_fail_errno(err, name, "cannot be started");
 }
 
 static void summarize(const recorder *r, stw_record_summary *out) {

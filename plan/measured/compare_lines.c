@@ -41,8 +41,8 @@ void stw_compare_add(stw_comparer *c, stw_compare_line line) {
     out->lines = lines;
     line.error = stw_compare_error(line.predicted, line.measured);
     if (line.note == NULL && is_lower_bound(c, &line))
-        line.note = stw_pool_printf(out->pool, "the command ended with exit code %" PRIu32
-                                               ": a lower bound",
+        line.note = stw_pool_printf(out->pool,
+                                    "the command ended with exit code %" PRIu32 ": a lower bound",
                                     c->run->exit_code);
     if (line.verdict != STW_LINE_NOT_MEASURED)
         line.verdict = line.note != NULL              ? STW_LINE_NOT_JUDGED

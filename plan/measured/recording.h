@@ -44,7 +44,7 @@ typedef struct stw_recording {
     stw_recorded_time *times;
     size_t n_ooms, ooms_capacity;
     stw_run_oom *ooms;
-    bool may_be_empty; /* a recording of this program: valid without bytes */
+    bool may_be_empty;  /* a recording of this program: valid without bytes */
     uint32_t exit_code; /* of the command that was recorded */
 } stw_recording;
 
