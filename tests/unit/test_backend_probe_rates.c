@@ -149,7 +149,25 @@ void __wrap_stw_progress_phase(const char *what, stw_progress_unit unit, uint64_
     phase_total = total;
 }
 void __wrap_stw_progress_add(uint64_t count);
-void __wrap_stw_progress_add(uint64_t count) { phase_done = count; }
+static uint64_t progress[60];
+static unsigned n_progress;
+void __wrap_stw_progress_add(uint64_t count) {
+    phase_done = count;
+    if (n_progress < 60) progress[n_progress++] = count;
+}
+
+/* The shares of its part that were drawn since n_progress was 0. */
+static void check_progress(const stw_probe *p, stw_probe_part part, const double *shares,
+                           unsigned n) {
+    unsigned wrong = n_progress != n;
+    for (unsigned i = 0; i < n && wrong == 0; i++) {
+        const uint64_t drawn = progress[i];
+        stw_probe_progress(p, part, shares[i], "");
+        wrong += phase_done != drawn;
+    }
+    CU_ASSERT_EQUAL(wrong, 0);
+    n_progress = 0;
+}
 
 static void progress_is_of_the_whole(void) {
     static const double quick[] = {6, 1, 1, 2, 1, 3, 1, 2, 2, 8, 0},
@@ -393,7 +411,10 @@ static void the_cpu_is_measured(void) {
     ring_n = MIB / 2; /* 2 Mi of parameters, a slot more than the ring has */
     logged[0] = '\0';
     stw_log_set(keep_log, NULL);
+    n_progress = 0;
     stw_probe_host(&p, &c);
+    const double drawn[] = {0, 0.1, 0.14, 0.1 + 0.04 * 2, 0.1 + 0.04 * 3, 0.1 + 0.04 * 4, 0.9};
+    check_progress(&p, STW_PROBE_PART_CPU, drawn, 7);
     CU_ASSERT_STRING_EQUAL(logged, "");
     CU_ASSERT_STRING_EQUAL(list_of(&samples),
                            "cpu_adamw | 3 threads, 1 NUMA node | param/s | 5\n"
@@ -497,8 +518,9 @@ static void files_are_read(void) {
     p.most_bytes = 48 * MIB;
     p.time_scale = 0.1;
     watched = NULL;
-    read_bytes = read_end = 0;
+    read_bytes = read_end = n_progress = 0;
     stw_probe_files(&p, &c);
+    check_progress(&p, STW_PROBE_PART_FILES, &(double){0}, 1);
     snprintf(expected, sizeof expected, "file read | page-cached, 1 rank of %u threads | B/s | 3\n",
              stw_reader_threads(cores, 1));
     CU_ASSERT_STRING_EQUAL(list_of(&samples), expected);
@@ -633,7 +655,11 @@ static void check_disk(stw_probe_depth depth) {
     disk.opens = true;
     disk.direct = full;
     p.most_bytes = 10 * 32 * MIB + MIB;
+    n_progress = 0;
     stw_probe_disk(&p, &c);
+    const double quick_drawn[] = {0, 0.5 / 1.5},
+                 full_drawn[] = {0, 0.5 / 3.5, 1.5 / 3.5, 2.5 / 3.5};
+    check_progress(&p, STW_PROBE_PART_DISK, full ? full_drawn : quick_drawn, full ? 4 : 2);
     CU_ASSERT_EQUAL(c.nvme.capacity_bytes, full ? 50 * GIB : 0); /* direct writes alone */
     CU_ASSERT_EQUAL(disk.bytes, 10 * 32 * MIB);
     CU_ASSERT_EQUAL(disk.opened, 2);
