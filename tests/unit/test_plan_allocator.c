@@ -342,6 +342,25 @@ static void rests_beside_pages_merge(void) {
     stw_allocator_free(a);
 }
 
+/* unmap_block: pages that come back begin where they did, behind what is left before them. */
+static void pages_keep_their_addresses(void) {
+    stw_allocator *a = begin(&(stw_allocator_settings){.expandable_segments = true});
+    take(a, 0, 30 * MIB);
+    uint32_t second = take(a, 0, 50 * MIB);
+    take(a, 0, 15 * MIB);
+    drop(a, second); /* bytes 30 to 80: pages from 40 to 80 */
+    CHECK_OK(stw_allocator_empty_cache(a, err));
+    check(a, 45 * MIB, 60 * MIB);
+    take(a, 0, 10 * MIB); /* before the pages */
+    check(a, 55 * MIB, 60 * MIB);
+    uint32_t pages = take(a, 0, 40 * MIB);
+    check(a, 95 * MIB, 100 * MIB);
+    drop(a, pages);
+    CHECK_OK(stw_allocator_empty_cache(a, err));
+    check(a, 55 * MIB, 60 * MIB);
+    stw_allocator_free(a);
+}
+
 /* get_free_block: a block grows into unmapped pages, and not into a neighbour that is used. */
 static void used_neighbours_do_not_count(void) {
     stw_allocator *a = begin(&(stw_allocator_settings){.expandable_segments = true});
@@ -440,6 +459,7 @@ int main(void) {
         {"expandable segments grow by pages", expandable_segments},
         {"expandable segments give back pages", expandable_pages_are_given_back},
         {"expandable segments: rests beside pages merge", rests_beside_pages_merge},
+        {"expandable segments: pages keep their addresses", pages_keep_their_addresses},
         {"expandable segments: used neighbours do not count", used_neighbours_do_not_count},
         {"expandable segments: best fit", expandable_best_fit},
         {"wrong use", wrong_use},
