@@ -9,7 +9,7 @@
 #include "core/tree_write.h"
 
 bool stw_tree_text_is_json(const char *text, size_t length) {
-    size_t at = 0;
+    size_t at = length >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0; /* byte order mark */
     while (at < length && isspace((unsigned char)text[at])) at++;
     return at < length && text[at] == '{';
 }
@@ -21,7 +21,6 @@ typedef struct editor {
     size_t length;
     bool json;
     bool raw; /* values are as they are to stand in the text, and take the place of others alone */
-    const char *line_end;
     /* what is put where: `length` bytes from `at` on give way to `put`; then `gap` bytes before it
      * go, too */
     size_t at, cut, gap_at, gap;
@@ -97,6 +96,14 @@ static size_t next_line(const editor *e, size_t at) {
     return at < e->length ? at + 1 : at;
 }
 
+/* That of the line before, or of the one at `at` if it is the first. */
+static const char *line_end_at(const editor *e, size_t at) {
+    size_t end = at;
+    while (end > 0 && e->text[end - 1] != '\n') end--;
+    if (end == 0) end = next_line(e, at);
+    return end > 1 && e->text[end - 1] == '\n' && e->text[end - 2] == '\r' ? "\r\n" : "\n";
+}
+
 static bool begins_line(const editor *e, size_t at) {
     const size_t begin = line_begin(e, at);
     return begin > 0 && strspn(e->text + begin, " \t") >= at - begin;
@@ -139,13 +146,13 @@ static void put_block(editor *e, const char *path, const char *value, size_t ind
     for (const char *dot; (dot = strchr(path, '.')) != NULL; path = dot + 1, indent += 2) {
         stw_text_printf(&e->put, "%*s", (int)indent, "");
         stw_tree_write_key(&e->put, path, (size_t)(dot - path), false);
-        stw_text_printf(&e->put, ":%s", e->line_end);
+        stw_text_printf(&e->put, ":%s", line_end_at(e, e->at));
     }
     stw_text_printf(&e->put, "%*s", (int)indent, "");
     stw_tree_write_key(&e->put, path, strlen(path), false);
     stw_text_append(&e->put, ": ", 2);
     put_value(e, value, false);
-    stw_text_printf(&e->put, "%s", e->line_end);
+    stw_text_printf(&e->put, "%s", line_end_at(e, e->at));
 }
 
 static void add_flow(editor *e, const stw_span *map, const char *path, const char *value) {
@@ -154,7 +161,7 @@ static void add_flow(editor *e, const stw_span *map, const char *path, const cha
     if (last != NULL && last->end == last->begin) stw_text_append(&e->put, " ", 1);
     if (last != NULL && begins_line(e, last->key_begin)) {
         const size_t begin = line_begin(e, last->key_begin);
-        stw_text_printf(&e->put, ",%s", e->line_end);
+        stw_text_printf(&e->put, ",%s", line_end_at(e, e->at));
         stw_text_append(&e->put, e->text + begin, last->key_begin - begin);
     } else if (last != NULL) {
         stw_text_append(&e->put, ", ", 2);
@@ -168,7 +175,7 @@ static stw_status add_block(editor *e, const stw_span *map, const char *path, co
     if (status != STW_STATUS_OK) return status;
     e->at = next_line(e, last->end);
     if (e->at == e->length && (e->length == 0 || e->text[e->length - 1] != '\n'))
-        stw_text_printf(&e->put, "%s", e->line_end);
+        stw_text_printf(&e->put, "%s", line_end_at(e, e->at));
     put_block(e, path, value, map->items[0].column);
     return STW_STATUS_OK;
 }
@@ -340,8 +347,6 @@ static stw_status put(const char *file, stw_text *text, const char *path, const 
     editor e = {.file = file, .length = text->length, .raw = raw, .put = STW_TEXT_INIT, .err = err};
     e.text = text->data != NULL ? text->data : "";
     e.json = !raw && stw_tree_text_is_json(e.text, e.length);
-    const char *first = memchr(e.text, '\n', e.length);
-    e.line_end = first != NULL && first > e.text && first[-1] == '\r' ? "\r\n" : "\n";
     if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, file, "out of memory");
     STW_TRY(stw_spans_read(file, e.text, e.length, e.json, pool, &root, err));
     if (root.kind != STW_SPAN_MAP)

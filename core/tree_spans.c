@@ -203,6 +203,7 @@ stw_status stw_spans_read(const char *file, const char *text, size_t length, boo
                  : stw_tree_parse_yaml(file, text, length, &tree, err));
     if (json) {
         scanner s = {.text = text, .length = length, .pool = pool};
+        if (length >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) s.at = 3; /* byte order mark */
         skip_blanks(&s);
         scan_value(&s, root);
         if (s.failed) status = no_memory(file, err);

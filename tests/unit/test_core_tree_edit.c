@@ -34,6 +34,9 @@ static const edit_case cases[] = {
      "b", "3",
      "\xEF\xBB\xBF"
      "a: 1\nb: 3\n"},
+    {"\xEF\xBB\xBF{\"a\": {\"b\": 1}}", "a.c", "x",
+     "\xEF\xBB\xBF{\"a\": {\"b\": 1, \"c\": \"x\"}}"},
+    {"\xEF\xBB\xBF\n{\"a\": 1}", "a", "2", "\xEF\xBB\xBF\n{\"a\": 2}"},
     /* keys with dots */
     {"a.b: 1\na: {b.c: 2}\n", "a.b", "3", "a.b: 3\na: {b.c: 2}\n"},
     {"a.b: 1\na: {b.c: 2}\n", "a.b.c", "3", "a.b: 1\na: {b.c: 3}\n"},
@@ -42,6 +45,10 @@ static const edit_case cases[] = {
     {"a:\n   b: 1 # c\nd: 2\n", "a.x", "3", "a:\n   b: 1 # c\n   x: 3\nd: 2\n"},
     {"a: 1", "b.c", "3", "a: 1\nb:\n  c: 3\n"},
     {"a: 1\r\n", "b", "3", "a: 1\r\nb: 3\r\n"},
+    {"# x\na: 1\r\n", "b.c", "3", "# x\na: 1\r\nb:\r\n  c: 3\r\n"},
+    {"# x\r\na:\n  b: 1\nd: 2\r\n", "a.c", "3", "# x\r\na:\n  b: 1\n  c: 3\nd: 2\r\n"},
+    {"a: 1\r\nb: 2", "c", "3", "a: 1\r\nb: 2\r\nc: 3\r\n"},
+    {"{\r\n\t\"a\": 1\r\n}\r\n", "b", "x", "{\r\n\t\"a\": 1,\r\n\t\"b\": \"x\"\r\n}\r\n"},
     {"a: 1\n", "on", "3", "a: 1\n\"on\": 3\n"},
     {"a: {}\n", "a.b", "3", "a: {b: 3}\n"},
     {"a:\nb: 1\n", "a.x", "3", "a: {x: 3}\nb: 1\n"},

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/tree.h"
+#include "core/tree_edit.h"
 
 enum { MAX_FLAGS = 4096 };
 
@@ -156,11 +157,9 @@ stw_status stw_flags_parse_paths(const char *path, const char *text, size_t leng
                                  stw_flags *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_tree *tree = NULL;
-    size_t blank = 0;
-    while (blank < length && isspace((unsigned char)text[blank])) blank++;
     *out = (stw_flags){.path = stw_pool_string(pool, path), .dashes = ""};
     if (out->path == NULL) return no_memory(path, err);
-    if (blank < length && text[blank] == '{')
+    if (stw_tree_text_is_json(text, length))
         STW_TRY(stw_tree_parse_json(out->path, text, length, &tree, err));
     else
         STW_TRY(stw_tree_parse_yaml(out->path, text, length, &tree, err));
