@@ -125,6 +125,11 @@ static void name_phases(const writing *w, char *out, size_t out_size) {
     if (length > 0 && length + 2 < out_size) snprintf(out + length, out_size - length, ")");
 }
 
+/* Nobody sees a difference. */
+static bool is_shown_equal(stw_word a, stw_word b) { return strcmp(a.text, b.text) == 0; }
+
+static stw_word tokens(double per_s) { return stw_word_count((uint64_t)(per_s + 0.5)); }
+
 static void put_times(const writing *w) {
     const stw_plan *const *plans = w->diff->plans;
     double before = stw_plan_iteration_s(plans[0]), after = stw_plan_iteration_s(plans[1]);
@@ -138,7 +143,8 @@ static void put_times(const writing *w) {
         return;
     }
     name_phases(w, phases, sizeof phases);
-    if (stw_diff_same_seconds(before, after))
+    if (stw_diff_same_seconds(before, after) ||
+        is_shown_equal(stw_word_seconds(before), stw_word_seconds(after)))
         stw_doc_line(w->out, w->format, "Iteration time: unchanged, %s.",
                      stw_word_seconds(after).text);
     else
@@ -149,14 +155,14 @@ static void put_times(const writing *w) {
     double fast_after = stw_plan_tokens_per_s(plans[1]);
     double each_before = fast_before / plans[0]->job->ranks;
     double each_after = fast_after / plans[1]->job->ranks;
+    if (is_shown_equal(tokens(fast_before), tokens(fast_after)) &&
+        is_shown_equal(tokens(each_before), tokens(each_after)))
+        return;
     stw_doc_line(w->out, w->format,
                  "Throughput: %s instead of %s tokens/s%s, per GPU %s instead of %s%s.",
-                 stw_word_count((uint64_t)(fast_after + 0.5)).text,
-                 stw_word_count((uint64_t)(fast_before + 0.5)).text,
-                 share_in_brackets(fast_before, fast_after).text,
-                 stw_word_count((uint64_t)(each_after + 0.5)).text,
-                 stw_word_count((uint64_t)(each_before + 0.5)).text,
-                 share_in_brackets(each_before, each_after).text);
+                 tokens(fast_after).text, tokens(fast_before).text,
+                 share_in_brackets(fast_before, fast_after).text, tokens(each_after).text,
+                 tokens(each_before).text, share_in_brackets(each_before, each_after).text);
 }
 
 static void put_settings(const writing *w) {
@@ -232,14 +238,21 @@ static void put_bytes(const writing *w) {
     stw_table_write(&t, w->format, w->out);
 }
 
+static bool is_shown(const stw_diff_seconds *line) {
+    return !is_shown_equal(stw_word_seconds(line->before), stw_word_seconds(line->after));
+}
+
 static void put_seconds(const writing *w) {
     static const char *const heads[] = {"phase", ">before", ">after", ">change", ">share"};
     stw_table t;
-    if (w->diff->n_seconds == 0) return;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < w->diff->n_seconds; i++) n += is_shown(&w->diff->seconds[i]);
+    if (n == 0) return;
     stw_doc_heading(w->out, w->format, "Seconds");
     stw_table_begin(&t, w->pool, heads, 5);
     for (uint32_t i = 0; i < w->diff->n_seconds; i++) {
         const stw_diff_seconds *line = &w->diff->seconds[i];
+        if (!is_shown(line)) continue;
         stw_table_cell(&t, "%s", line->phase);
         stw_table_cell(&t, "%s", stw_word_seconds(line->before).text);
         stw_table_cell(&t, "%s", stw_word_seconds(line->after).text);

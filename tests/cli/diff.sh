@@ -57,6 +57,15 @@ grep -q "^setting,,,trainable.lora.rank,,8,\$" lora.csv || fail "a key of a map 
 "$STOWAGE" diff one.json two.json -o diff.md
 grep -q "^| key " diff.md || fail "no table in Markdown"
 
+# seconds that differ where nobody sees it are not shown as a difference
+for rate in 989 989.00001; do
+    "$STOWAGE" plan --model Qwen3-0.6B --cluster h100-80g-x8 --set batch.seq_len=1024 --set "node.gpu.bf16=$rate TFLOP/s" -q -o "rate$rate.json" >/dev/null ||
+        fail "rate $rate"
+done
+"$STOWAGE" diff rate989.json rate989.00001.json >diff.txt
+grep -q "^  Iteration time: unchanged, " diff.txt || fail "times that look equal: $(cat diff.txt)"
+! grep -q "Throughput\|+0.0%\|-0.0%" diff.txt || fail "equal values as a change: $(cat diff.txt)"
+
 # a plan that does not fit has no times
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set node.gpu.memory=32MiB -q -o none.json >/dev/null && fail "it fits"
 "$STOWAGE" diff one.json none.json >none.txt || fail "exit code of a plan that does not fit"
