@@ -9,6 +9,7 @@
 #include "plan/spec/cluster.h"
 #include "plan/spec/run_spec.h"
 #include "planner/frameworks/import/flags.h"
+#include "planner/frameworks/shell/shell.h"
 
 typedef enum stw_import_use {
     STW_IMPORT_TAKEN,        /* into the model or the run spec */
@@ -62,6 +63,8 @@ typedef struct stw_import {
     size_t n_variables;
     const char *const *variables; /* NAME=word, that words of these still have */
     const char *rest;             /* "$@" where the script passes its arguments on; or NULL */
+    int between;                  /* the line of such words that others stand behind; 0: none */
+    const stw_shell *shell;       /* where the words of the command stand in the file; or NULL */
     stw_import_derived derived;
     uint64_t gpus;          /* of the launch; 0: not in the file */
     uint64_t nodes;         /* of them; 0: not in the file */

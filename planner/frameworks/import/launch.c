@@ -275,6 +275,10 @@ void stw_launch_keep_environment(stw_reading *r, const stw_shell *shell) {
     r->out->exports = exports;
     r->out->n_exports = n;
     r->out->rest = shell->rest;
+    if (shell->between > 0) r->out->between = shell->between;
+    stw_shell *copy = stw_pool_alloc(pool, sizeof *copy);
+    if (copy != NULL) *copy = *shell;
+    r->out->shell = copy;
     keep_variables(r, shell);
 }
 

@@ -503,11 +503,16 @@ void stw_megatron_read(stw_reading *r, const stw_flag_table *known) {
 
 /* ---- launch scripts ---- */
 
-/* The index after a program's name that ends in .py; 0: there is none. */
-static size_t arguments_begin(const stw_shell_word *words, size_t n) {
+static bool has_layers(const stw_shell_word *words, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(words[i].text, "--num-layers") == 0) return true;
+    return false;
+}
+
+/* The index after a program's name that ends in .py; 0: there is none.
+ * @param layers a program of any name trains */
+static size_t program_end(const stw_shell_word *words, size_t n, bool layers) {
     static const char *const trainers[] = {"train", "finetune", "sft"};
-    bool layers = false;
-    for (size_t i = 0; i < n; i++) layers = layers || strcmp(words[i].text, "--num-layers") == 0;
     for (size_t i = n; i > 0; i--) {
         const char *text = words[i - 1].text, *base = strrchr(text, '/');
         const size_t length = strlen(text);
@@ -521,7 +526,17 @@ static size_t arguments_begin(const stw_shell_word *words, size_t n) {
     return 0;
 }
 
+static size_t arguments_begin(const stw_shell_word *words, size_t n) {
+    return program_end(words, n, has_layers(words, n));
+}
+
 static bool trains(const stw_shell_word *words, size_t n) { return arguments_begin(words, n) > 0; }
+
+/* Programs beside it, such as one that evaluates, may have the same arguments. */
+static bool is_trainer(const stw_shell_word *words, size_t n) {
+    return has_layers(words, n) && program_end(words, n, false) == arguments_begin(words, n) &&
+           trains(words, n);
+}
 
 static bool is_none(const stw_shell_word *words, size_t n) { return words == NULL && n > 0; }
 
@@ -544,7 +559,9 @@ static stw_status find_in_variables(stw_reading *r, const char *text, size_t len
         status = stw_shell_find(r->out->path, command, strlen(command), trains, r->out->pool,
                                 &inner, r->err);
         if (status != STW_STATUS_OK || inner.n_found == 0) continue;
+        inner.insert = inner.begin = inner.n_commands = 0; /* places in the variable's text */
         for (size_t k = 0; k < inner.n_words; k++) {
+            inner.words[k].at = (stw_shell_places){0};
             inner.words[k].line = v->words[0].line;
             if (v->words[0].maybe > 0) inner.words[k].maybe = v->words[0].maybe;
         }
@@ -558,7 +575,9 @@ static stw_status find_in_variables(stw_reading *r, const char *text, size_t len
 static stw_status find_command(stw_reading *r, const char *text, size_t length, stw_shell *out) {
     const char *path = r->out->path;
     stw_shell torn;
-    stw_status status = stw_shell_find(path, text, length, trains, r->out->pool, out, r->err);
+    stw_status status = stw_shell_find(path, text, length, is_trainer, r->out->pool, out, NULL);
+    if (status != STW_STATUS_OK || out->n_found == 0)
+        status = stw_shell_find(path, text, length, trains, r->out->pool, out, r->err);
     if (status == STW_STATUS_OK && out->n_found == 0)
         status = find_in_variables(r, text, length, out);
     if (status != STW_STATUS_OK) return status;

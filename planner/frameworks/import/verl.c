@@ -77,6 +77,7 @@ static void add_argument(stw_reading *r, const char *name, const char *value,
 /* a.b=c, +a.b=c, ++a.b=c, --option=c, --option c; ~a.b leaves a key out. */
 static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin) {
     stw_pool *pool = r->out->pool;
+    int hook = 0; /* the line of the first of them */
     for (size_t i = begin; i < shell->n_words && r->status == STW_STATUS_OK; i++) {
         const stw_shell_word *word = &shell->words[i];
         const char *text = word->text + strspn(word->text, "+-~");
@@ -86,8 +87,10 @@ static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin)
         if (word->text[0] == '$' || *text == '\0') { /* arguments of the script */
             const char *rest = r->out->rest;
             r->out->rest = rest == NULL ? source : stw_pool_printf(pool, "%s %s", source, rest);
+            if (hook == 0) hook = word->line;
             continue;
         }
+        if (r->out->between == 0) r->out->between = hook;
         if (word->text[0] == '~') value = "null";
         if (value == NULL && word->text[0] == '-' && i + 1 < shell->n_words) {
             value = shell->words[++i].text;
@@ -97,9 +100,12 @@ static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin)
             r->status = stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
                                     "found \"%.60s\", expected key=value", word->text);
         else
-            add_argument(
-                r, stw_pool_printf(pool, "%.*s", (int)length, text), value,
-                &(stw_shell_word){word->text, word->line, word->maybe, word->unknown, source});
+            add_argument(r, stw_pool_printf(pool, "%.*s", (int)length, text), value,
+                         &(stw_shell_word){.text = word->text,
+                                           .line = word->line,
+                                           .maybe = word->maybe,
+                                           .unknown = word->unknown,
+                                           .source = source});
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include "planner/frameworks/shell/builtins.h"
 #include "planner/frameworks/shell/expand.h"
+#include "planner/frameworks/shell/places.h"
 #include "planner/frameworks/shell/scan.h"
 #include "planner/frameworks/shell/sums.h"
 
@@ -68,6 +69,11 @@ static stw_shell_word joined(stw_shell_reader *r, const stw_shell_word *a,
     const char *x =
         a->maybe > 0 && !stw_value_kind_of(a->text).open ? stw_shell_opened(r, a->text) : a->text;
     word.text = stw_pool_printf(r->pool, "%s%s", x, b->text);
+    stw_shell_place_list places = {0};
+    const stw_shell_places none = {0};
+    stw_shell_places_add_part(r->pool, &places, x == a->text ? &a->at : &none, 0, strlen(x));
+    stw_shell_places_add_part(r->pool, &places, &b->at, 0, strlen(b->text));
+    word.at = (stw_shell_places){places.n, places.items};
     if (word.maybe == 0) word.maybe = a->maybe;
     word.unknown = word.unknown || a->unknown;
     if (word.text == NULL) {
@@ -217,6 +223,7 @@ void stw_shell_declare(stw_shell_reader *r, const stw_shell_list *words,
         stw_shell_assignment a = {.name = text, .length = length};
         stw_shell_word value = *word;
         value.text = rest + (*rest == '=');
+        value.at = (stw_shell_places){0};
         stw_shell_list_add(r, &a.words, value);
         declare_one(r, &d, text, length, *rest == '=' ? &a : NULL);
     }

@@ -7,6 +7,7 @@
 
 #include "planner/frameworks/shell/conditions.h"
 #include "planner/frameworks/shell/expand.h"
+#include "planner/frameworks/shell/places.h"
 #include "planner/frameworks/shell/scan.h"
 #include "planner/frameworks/shell/sums.h"
 
@@ -238,8 +239,12 @@ static truth let(reader *r, const stw_shell_word *words, size_t n) {
 
 static truth eval(reader *r, const stw_shell_word *words, size_t n) {
     const char *text = "";
-    for (size_t i = 1; i < n && text != NULL; i++)
+    stw_shell_place_list places = {0};
+    for (size_t i = 1; i < n && text != NULL; i++) {
+        if (i > 1) stw_shell_places_add(r->pool, &places, (stw_shell_place){.n = 1});
+        stw_shell_places_add_part(r->pool, &places, &words[i].at, 0, strlen(words[i].text));
         text = i == 1 ? words[i].text : stw_pool_printf(r->pool, "%s %s", text, words[i].text);
+    }
     if (text == NULL) {
         stw_shell_fail_memory(r);
         return STW_SHELL_MAYBE;
@@ -253,7 +258,8 @@ static truth eval(reader *r, const stw_shell_word *words, size_t n) {
         stw_shell_state_change_all(r, true); /* it may be any command */
     }
     r->state->status = STW_SHELL_YES;
-    r->execute(r, text, r->line);
+    const stw_shell_word all = {.text = text, .at = {places.n, places.items}};
+    r->execute(r, &all, r->line);
     return r->state->status;
 }
 
@@ -280,11 +286,17 @@ static void trap(reader *r, const stw_shell_word *words, size_t n) {
         const stw_shell out = *r->out;
         stw_shell_state_copy(r, &copy, state);
         r->state = &copy;
-        r->execute(r, words[1].text, r->line);
+        r->execute(r, &words[1], r->line);
         r->state = state;
         stw_shell_state_free(&copy);
         if (r->out->n_found != out.n_found) stw_shell_poison(r, "a command that trains in trap");
+        const stw_shell now = *r->out;
         *r->out = out;
+        r->out->commands = now.commands;
+        r->out->n_commands = now.n_commands;
+        r->out->commands_capacity = now.commands_capacity;
+        r->out->n_logged = now.n_logged;
+        r->out->cut = now.cut;
     }
 }
 

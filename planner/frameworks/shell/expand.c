@@ -23,26 +23,38 @@ bool stw_shell_is_known(const stw_shell_word *word) {
 void stw_shell_finish(stw_shell_reader *r, stw_shell_word *word) {
     word->unknown = word->unknown || stw_value_kind_of(word->text).unknown;
     word->source = stw_shell_changed(r, word->text, stw_value_source);
+    word->at = stw_shell_places_plain(r->pool, word->text, &word->at);
     word->text = stw_shell_plain(r, word->text);
 }
 
 /* ---- what is appended ---- */
 
-static void put(expander *x, const char *text, size_t length) {
-    if (x->text.length + length > MAX_WORD)
+/* @param place of a byte, or of all as one expansion */
+static void put(expander *x, const char *text, size_t length, stw_shell_place place) {
+    place.n = (uint32_t)length;
+    if (x->text.length + length > MAX_WORD) {
         stw_shell_fail(x->r, "", "found more than 1048576 bytes of a word");
-    else
+    } else {
         stw_text_append(&x->text, text, length);
+        stw_shell_places_add(x->r->pool, &x->places, place);
+    }
+}
+
+static const stw_shell_place nowhere = {0};
+
+/* The place of what is written from `at` to `end`. */
+static stw_shell_place written(const expander *x, const char *at, const char *end) {
+    return stw_shell_place_of(x->r->origin, at, end, end > at + 1);
 }
 
 /* A character that stands for itself. */
-static void put_char(expander *x, char c, bool quoted) {
+static void put_char(expander *x, char c, bool quoted, stw_shell_place place) {
     if (x->mode == STW_SHELL_MATCH && quoted && !isalnum((unsigned char)c) && c != '\0')
-        put(x, "\\", 1);
+        put(x, "\\", 1, nowhere);
     const bool pattern = c == '*' || c == '?' || c == '[';
     if (x->mode == STW_SHELL_WORDS && !quoted && pattern && x->glob == 0)
         x->glob = 1 + x->text.length;
-    put(x, &c, 1);
+    put(x, &c, 1, place);
     x->any = true;
 }
 
@@ -65,12 +77,14 @@ void stw_shell_end_word(expander *x) {
         stw_shell_word word = {.text = stw_pool_string(x->r->pool, text),
                                .line = x->line,
                                .maybe = open ? x->maybe : 0,
-                               .unknown = names_files(x, text)};
+                               .unknown = names_files(x, text),
+                               .at = {x->places.n, x->places.items}};
         stw_shell_list_add(x->r, x->out, word);
         stw_shell_count(x->r, text);
     }
     stw_text_free(&x->text);
     x->text = (stw_text)STW_TEXT_INIT;
+    x->places = (stw_shell_place_list){0};
     x->any = false;
     x->glob = 0;
 }
@@ -87,24 +101,32 @@ static const char *separators(stw_shell_reader *r) {
 /* @return does the character split? */
 static bool split(expander *x, char c, const char *at, bool open) {
     if (c == '\0' || strchr(at, c) == NULL) return false;
-    if (open) put(x, &marks[1], 1);
+    if (open) put(x, &marks[1], 1, nowhere);
     const bool white = c == ' ' || c == '\t' || c == '\n';
     const bool ended = x->any;
     if (!white && !ended && !x->spaced) x->any = true; /* an empty word */
     stw_shell_end_word(x);
     x->spaced = white && (ended || x->spaced);
-    if (open) put(x, &marks[0], 1);
+    if (open) put(x, &marks[0], 1, nowhere);
     return true;
 }
 
+/* A value that gives one argument stands where the expansion does; arguments, such as --a 1, b=2 or
+ * those of a list, where they are written. */
+static bool is_one_value(const expander *x, const char *text) {
+    return x->unit.end > 0 && *text != '-' && strpbrk(text, " \t\n=") == NULL;
+}
+
 void stw_shell_append(expander *x, const stw_shell_word *from, bool quoted) {
-    const char *text = from->text, *end = text + strlen(text);
+    const bool one = is_one_value(x, from->text);
+    const char *text = from->text, *start = text, *end = text + strlen(text);
     const char *at = x->mode == STW_SHELL_WORDS && !quoted ? separators(x->r) : "";
     bool open = false;
     if (from->maybe > 0) x->maybe = from->maybe;
     if (from->maybe > 0 && strchr(text, STW_MARK_OPEN) == NULL && *text != '\0') {
         text = stw_shell_opened(x->r, text);
         end = text + strlen(text);
+        start = NULL;
     }
     if (from->unknown && !stw_value_kind_of(text).unknown) { /* a pattern of files */
         stw_shell_append_unknown(x, text, (size_t)(end - text), quoted);
@@ -113,17 +135,21 @@ void stw_shell_append(expander *x, const stw_shell_word *from, bool quoted) {
     while (text < end && x->r->status == STW_STATUS_OK) {
         const bool expansion = *text == STW_MARK_BARE || *text == STW_MARK_QUOTED;
         const size_t n = expansion ? stw_value_expansion(text, end) : 1;
+        const stw_shell_place place =
+            one             ? x->unit
+            : start != NULL ? stw_shell_places_at(&from->at, (size_t)(text - start) + expansion)
+                            : nowhere;
         if (expansion) {
             const char mark = x->as_stored ? *text : quoted ? STW_MARK_QUOTED : STW_MARK_BARE;
-            put(x, &mark, 1);
-            put(x, text + 1, n - 1);
+            put(x, &mark, 1, place);
+            put(x, text + 1, n - 1, place.unit ? place : nowhere);
             const char *value = memchr(text, STW_MARK_VALUE, n);
             x->any = x->any || value == NULL || value + 2 < text + n;
         } else if (*text == STW_MARK_OPEN || *text == STW_MARK_CLOSE) {
             open = *text == STW_MARK_OPEN;
-            put(x, text, 1);
+            put(x, text, 1, nowhere);
         } else if (!split(x, *text, at, open)) {
-            put_char(x, *text, quoted || x->as_stored);
+            put_char(x, *text, quoted || x->as_stored, place);
             x->spaced = false;
         }
         text += n;
@@ -140,24 +166,24 @@ static bool put_marked(expander *x, const char *text, size_t length, bool quoted
         return false;
     }
     plain = stw_shell_plain(x->r, plain);
-    put(x, &begin, 1);
-    put(x, plain, strlen(plain));
+    put(x, &begin, 1, x->unit);
+    put(x, plain, strlen(plain), x->unit);
     return true;
 }
 
 void stw_shell_append_unknown(expander *x, const char *text, size_t length, bool quoted) {
     const char end = STW_MARK_END;
     if (!put_marked(x, text, length, quoted)) return;
-    put(x, &end, 1);
+    put(x, &end, 1, x->unit);
     x->any = true;
 }
 
 void stw_shell_append_assumed(expander *x, stw_shell_raw source, const char *value, bool quoted) {
     const char middle = STW_MARK_VALUE, end = STW_MARK_END;
     if (!put_marked(x, source.text, source.length, quoted)) return;
-    put(x, &middle, 1);
-    put(x, value, strlen(value));
-    put(x, &end, 1);
+    put(x, &middle, 1, x->unit);
+    put(x, value, strlen(value), x->unit);
+    put(x, &end, 1, x->unit);
     x->any = x->any || *value != '\0';
 }
 
@@ -218,24 +244,51 @@ static void append_escaped(expander *x, const char *at, const char *end) {
         const char *code =
             *at == '\\' && at + 1 < end && at[1] != '\0' ? strchr(codes, at[1]) : NULL;
         if (*at != '\\' || at + 1 >= end) {
-            put_char(x, *at, true);
+            put_char(x, *at, true, written(x, at, at + 1));
             continue;
         }
         at++;
+        const stw_shell_place both = written(x, at - 1, at + 1);
         if (code != NULL && values[code - codes] != 0)
-            put_char(x, values[code - codes], true);
+            put_char(x, values[code - codes], true, both);
         else if (strchr("\\'\"?", *at) != NULL)
-            put_char(x, *at, true);
+            put_char(x, *at, true, both);
         else
             stw_shell_poison(x->r, "an escape in $'...'");
     }
     x->any = true;
 }
 
+/* "$@", ${a[*]}: each of its words has a place of its own. */
+static bool is_list(const char *at, const char *end) {
+    const size_t n = (size_t)(end - at);
+    if (n > 1 && (at[1] == '@' || at[1] == '*')) return true;
+    if (n > 2 && at[1] == '{' && (at[2] == '@' || at[2] == '*')) return true;
+    for (; at + 2 < end; at++)
+        if (memcmp(at, "[@]", 3) == 0 || memcmp(at, "[*]", 3) == 0) return true;
+    return false;
+}
+
+static const char *read_dollar(expander *x, const char *at, const char *last, const char *end,
+                               bool quoted);
+
 /* @return behind what a dollar sign or grave accent begins; `at`: nothing */
 static const char *dollar(expander *x, const char *at, const char *end, bool quoted) {
-    const char next = at + 1 < end ? at[1] : '\0';
+    const stw_shell_place outer = x->unit;
     const char *last = stw_scan_part(at, end, quoted, x->depth);
+    const size_t name = at + 1 < end ? stw_scan_name(at + 1, end) : 0;
+    const bool braces =
+        last != NULL && last > at + 1 && strchr("{([`", at[1 - (*at == '`')]) != NULL;
+    const char *behind = braces ? last : at + 1 + (name > 0 ? name : 1);
+    x->unit = behind <= end && !is_list(at, behind) ? written(x, at, behind) : nowhere;
+    const char *out = read_dollar(x, at, last, end, quoted);
+    x->unit = outer;
+    return out;
+}
+
+static const char *read_dollar(expander *x, const char *at, const char *last, const char *end,
+                               bool quoted) {
+    const char next = at + 1 < end ? at[1] : '\0';
     if (last == NULL) { /* of a text that was made: it stands for itself */
         stw_shell_poison(x->r, "brackets or quotes that do not close");
         return at;
@@ -301,16 +354,16 @@ static bool is_tilde(const expander *x, const char *at, const char *start, const
 static const char *backslash(expander *x, const char *at, const char *end, bool quoted) {
     const char next = at + 1 < end ? at[1] : '\0';
     if (at + 1 == end) {
-        put_char(x, '\\', true);
+        put_char(x, '\\', true, written(x, at, end));
         return end;
     }
     if (next == '\n') return at + 2;
     if (next == '\r' && at + 2 < end && at[2] == '\n') return at + 3;
     if (quoted && strchr(x->mode == STW_SHELL_INPUT ? "\\$`" : "\"\\$`", next) == NULL) {
-        put_char(x, '\\', true);
+        put_char(x, '\\', true, written(x, at, at + 1));
         return at + 1;
     }
-    put_char(x, next, true);
+    put_char(x, next, true, written(x, at, at + 2));
     return at + 2;
 }
 
@@ -324,18 +377,18 @@ void stw_shell_expand_text(expander *x, const char *at, const char *end, bool qu
         const char c = *at;
         if (c == STW_MARK_BARE || c == STW_MARK_QUOTED) { /* of a text that was made */
             const size_t n = stw_value_expansion(at, end);
-            put(x, at, n);
+            put(x, at, n, written(x, at, at + n));
             x->any = true;
             at += n;
         } else if (c == STW_MARK_OPEN || c == STW_MARK_CLOSE) {
-            put(x, at++, 1);
+            put(x, at++, 1, nowhere);
             x->maybe = x->line;
         } else if (c == '\\') {
             at = backslash(x, at, end, quoted);
         } else if (c == '\'' && !quoted) {
             const char *last = memchr(at + 1, '\'', (size_t)(end - at - 1));
             if (last == NULL) last = end;
-            for (at++; at < last; at++) put_char(x, *at, true);
+            for (at++; at < last; at++) put_char(x, *at, true, written(x, at, at + 1));
             at += at < end;
             x->any = true;
         } else if (c == '"' && !quoted) {
@@ -348,7 +401,7 @@ void stw_shell_expand_text(expander *x, const char *at, const char *end, bool qu
             x->any = true;
         } else if (c == '$' || c == '`') {
             const char *last = dollar(x, at, end, quoted);
-            if (last == at) put_char(x, *last++, quoted);
+            if (last == at) put_char(x, *last++, quoted, written(x, at, at + 1));
             at = last;
         } else if (c == '<' && !quoted && at + 1 < end && at[1] != '(') { /* to be filled in */
             stw_shell_may_end(x->r); /* bash knows no such command */
@@ -364,7 +417,7 @@ void stw_shell_expand_text(expander *x, const char *at, const char *end, bool qu
             at++;
         } else {
             if (quoted || !x->splits || !split(x, c, separators(x->r), false))
-                put_char(x, c, quoted);
+                put_char(x, c, quoted, written(x, at, at + 1));
             at++;
         }
     }
@@ -388,8 +441,11 @@ stw_shell_word stw_shell_expand(stw_shell_reader *r, stw_shell_raw raw, stw_shel
     if (text == NULL) text = "";
     const stw_value_kind kind = stw_value_kind_of(text);
     stw_shell_count(r, text);
-    return (stw_shell_word){
-        .text = text, .line = raw.line, .maybe = kind.open ? x.maybe : 0, .unknown = kind.unknown};
+    return (stw_shell_word){.text = text,
+                            .line = raw.line,
+                            .maybe = kind.open ? x.maybe : 0,
+                            .unknown = kind.unknown,
+                            .at = {x.places.n, x.places.items}};
 }
 
 /* ---- braces ---- */
@@ -494,8 +550,12 @@ static void brace_words(brace_job *job, const char *text) {
 void stw_shell_expand_words(stw_shell_reader *r, stw_shell_raw raw, stw_shell_list *out) {
     const char *text = stw_pool_printf(r->pool, "%.*s", (int)raw.length, raw.text);
     brace_job job = {.r = r, .out = out, .line = raw.line, .left = MAX_BRACES};
+    const struct stw_shell_origin copy = {
+        .text = text, .length = raw.length, .copy_of = raw.text, .outer = r->origin};
+    if (r->origin != NULL) r->origin = &copy;
     if (text == NULL)
         stw_shell_fail_memory(r);
     else
         brace_words(&job, text);
+    r->origin = copy.outer;
 }

@@ -4,6 +4,7 @@
 #ifndef STW_PLANNER_SHELL_EXPAND_H
 #define STW_PLANNER_SHELL_EXPAND_H
 
+#include "planner/frameworks/shell/places.h"
 #include "planner/frameworks/shell/state.h"
 
 /* How a text is read. */
@@ -40,6 +41,8 @@ typedef struct stw_shell_expander {
     bool spaced;    /* blanks have ended a word, and a separator may follow */
     size_t glob;    /* WORDS: 1 + where the first pattern of files is; 0: none */
     int maybe, line, depth;
+    stw_shell_place_list places; /* of `text` */
+    stw_shell_place unit;        /* of the expansion that is read */
 } stw_shell_expander;
 
 void stw_shell_expand_text(stw_shell_expander *x, const char *at, const char *end, bool quoted);

@@ -229,6 +229,12 @@ static bool is_single(const parameter *p) {
     return true;
 }
 
+/* Is it empty unless the environment or the script's arguments set something? */
+static bool is_hook(const parameter *p) {
+    const stw_value_kind kind = stw_value_kind_of(p->n_words == 1 ? p->words[0].text : "");
+    return !p->list && kind.assumed && !kind.unknown && !kind.values && !kind.literal && !kind.open;
+}
+
 /* A default of what nothing sets: what the environment has goes before it. */
 static void append_default(expander *x, const parameter *p, const char *rest, const char *name,
                            size_t name_n) {
@@ -238,9 +244,8 @@ static void append_default(expander *x, const parameter *p, const char *rest, co
     const int changed = x->r->state->changed;
     const char *text = stw_shell_plain(x->r, word.text);
     const bool local = x->r->calls > 0 && memchr(raw.text, '$', raw.length) != NULL;
-    const bool plain = stw_shell_is_known(&word) && *text != '\0' &&
-                       strpbrk(text, " \t\n*?[\\'\"") == NULL && !local &&
-                       x->mode != STW_SHELL_MATCH;
+    const bool plain = stw_shell_is_known(&word) && strpbrk(text, " \t\n*?[\\'\"") == NULL &&
+                       !local && x->mode != STW_SHELL_MATCH;
     if (changed > 0) {
         append_text(x, p, stw_shell_opened(x->r, word.text), changed);
     } else if (plain) {
@@ -296,6 +301,9 @@ static void expand_default(expander *x, parameter *p) {
     } else if (op == '+') {
         if (set == STW_SHELL_YES) stw_shell_expand_inner(x, rest, p->end, p->quoted);
         if (set == STW_SHELL_MAYBE) append_unknown(x, p);
+        if (set == STW_SHELL_NO && is_hook(p))
+            stw_shell_append_assumed(x, source_of(x, p, p->op, (size_t)(p->end - p->op)), "",
+                                     p->quoted);
     } else if (set == STW_SHELL_YES || (op == '?' && set == STW_SHELL_MAYBE)) {
         append_words(x, p, p->words, p->n_words);
     } else if (op == '?') {
@@ -304,6 +312,8 @@ static void expand_default(expander *x, parameter *p) {
     } else if (single && op == '-') { /* of $1: ${1:-text} */
         const char *name = p->words[0].text + 2;
         append_default(x, p, rest, name, strlen(name) - 1);
+    } else if (set == STW_SHELL_NO && op == '-' && is_hook(p)) {
+        append_default(x, p, rest, p->in, p->name);
     } else if (set == STW_SHELL_NO && op == '-') {
         stw_shell_expand_inner(x, rest, p->end, p->quoted);
     } else if (set == STW_SHELL_NO) {

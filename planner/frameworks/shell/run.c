@@ -6,6 +6,7 @@
 #include "planner/frameworks/shell/conditions.h"
 #include "planner/frameworks/shell/expand.h"
 #include "planner/frameworks/shell/pattern.h"
+#include "planner/frameworks/shell/places.h"
 #include "planner/frameworks/shell/scan.h"
 #include "planner/frameworks/shell/sums.h"
 
@@ -422,4 +423,19 @@ void stw_shell_run_text(reader *r, const char *text, size_t length, int line, bo
         stw_shell_run(r, list);
     }
     r->nested--;
+}
+
+void stw_shell_run_file(reader *r, const char *text, size_t length, bool places) {
+    const struct stw_shell_origin file = {.text = text, .length = length};
+    r->origin = places ? &file : NULL;
+    stw_shell_run_text(r, text, length, 1, false);
+    r->origin = NULL;
+}
+
+void stw_shell_run_word(reader *r, const stw_shell_word *word, int line, bool one_line) {
+    const struct stw_shell_origin made = {
+        .text = word->text, .length = strlen(word->text), .places = word->at, .outer = r->origin};
+    if (r->origin != NULL) r->origin = &made;
+    stw_shell_run_text(r, word->text, strlen(word->text), line, one_line);
+    r->origin = made.outer;
 }

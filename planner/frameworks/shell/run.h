@@ -22,6 +22,10 @@ void stw_shell_run_simple(stw_shell_reader *r, const stw_shell_node *node);
  * @param one_line all of it counts as that line */
 void stw_shell_run_text(stw_shell_reader *r, const char *text, size_t length, int line,
                         bool one_line);
+/** The same of the file. @param places the text has its bytes, one by one */
+void stw_shell_run_file(stw_shell_reader *r, const char *text, size_t length, bool places);
+/** The same of the text of a word. */
+void stw_shell_run_word(stw_shell_reader *r, const stw_shell_word *word, int line, bool one_line);
 /** The status of a command that has ended: `set -e` may end the script. */
 void stw_shell_end_command(stw_shell_reader *r, stw_shell_truth status);
 void stw_shell_exit(stw_shell_reader *r, stw_shell_truth status);

@@ -17,8 +17,8 @@ const char *stw_shell_value(const stw_shell *shell, const char *name) {
     return v != NULL && v->n > 0 && v->exported ? v->words[0].text : NULL;
 }
 
-static void execute(stw_shell_reader *r, const char *text, int line) {
-    stw_shell_run_text(r, text, strlen(text), line, true);
+static void execute(stw_shell_reader *r, const stw_shell_word *text, int line) {
+    stw_shell_run_word(r, text, line, true);
 }
 
 static void keep_end(stw_shell_reader *r) {
@@ -42,10 +42,12 @@ static void keep_end(stw_shell_reader *r) {
     }
 }
 
-static stw_status read_once(stw_shell_reader *r, const char *text, size_t length) {
+/* @param places the text is that of the file, byte by byte */
+static stw_status read_once(stw_shell_reader *r, const char *text, size_t length, bool places) {
     stw_shell_state state = {.script_arguments = true, .status = STW_SHELL_YES};
     r->state = &state;
-    stw_shell_run_text(r, text, length, 1, false);
+    r->out->n_commands = r->out->n_logged = 0;
+    stw_shell_run_file(r, text, length, places);
     if (r->status == STW_STATUS_BAD_INPUT && r->torn > 0 && r->out->n_found > 0) {
         r->out->unread = r->torn; /* what comes before has run */
         r->status = STW_STATUS_OK;
@@ -79,17 +81,18 @@ stw_status stw_shell_find(const char *path, const char *text, size_t length,
     for (size_t i = 0; i < length; i++) /* bash reads no zero bytes */
         if (text[i] != '\0') copy[kept++] = text[i];
     copy[kept] = '\0';
+    const bool places = kept == length;
     text = copy;
     length = kept;
     stw_shell_reader r = first;
-    status = read_once(&r, text, length);
+    status = read_once(&r, text, length, places);
     if (status != STW_STATUS_OK && err != NULL) *err = why;
     if (status != STW_STATUS_OK || out->n_found > 0) return status;
     /* it may end without arguments, and say how it is called */
     const stw_shell none = *out;
     r = first;
     r.arguments_unknown = true;
-    status = read_once(&r, text, length);
+    status = read_once(&r, text, length, places);
     if (status != STW_STATUS_OK && err != NULL) *err = why;
     out->arguments = out->n_found > 0;
     if (!out->arguments) *out = none;

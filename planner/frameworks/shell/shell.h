@@ -12,9 +12,22 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "core/pool.h"
 #include "core/status.h"
+
+/* Where `n` bytes of a text stand in the file: byte by byte from `begin` on, or as one expansion
+ * (places.h). */
+typedef struct stw_shell_place {
+    uint32_t n, begin, end; /* end 0: nobody knows */
+    bool unit;              /* an expansion */
+} stw_shell_place;
+
+typedef struct stw_shell_places {
+    size_t n; /* bytes after the last one have no place */
+    const stw_shell_place *items;
+} stw_shell_places;
 
 typedef struct stw_shell_word {
     const char *text;
@@ -23,7 +36,17 @@ typedef struct stw_shell_word {
     bool unknown;       /* `text` has an expansion, or a pattern of files */
     const char *source; /* a word that a shell expands to it, whatever its arguments and environment
                            are: "$1/logs" where the script has DIR=$1 */
+    stw_shell_places at; /* of each byte of `text` */
+    size_t behind; /* the end of the word of the command that gives it, in the file; 0: unknown */
 } stw_shell_word;
+
+/* A command that ran, or may have. */
+typedef struct stw_shell_command {
+    int line;
+    size_t begin; /* where its first word stands in the file, plus 1; 0: unknown */
+    size_t n;
+    const stw_shell_word *words; /* with expansions that give none, and its here-document */
+} stw_shell_command;
 
 typedef struct stw_shell_variable {
     const char *name;
@@ -42,12 +65,21 @@ typedef struct stw_shell {
     stw_pool *pool;
     size_t n_words;
     stw_shell_word *words; /* of the command that was found */
-    const char *rest;      /* "$@" where the command passes the script's arguments on, or NULL */
-    size_t n_found;        /* commands that were wanted; the last one counts */
-    int unsure;            /* a line on which it hangs whether that runs; 0: it runs */
-    int ambiguous;         /* the line of the last one, where another may be the last; 0: none */
-    bool arguments;        /* it runs if the script has arguments; without them it ends before */
-    int unread;            /* the line from which on the text is no script; bash ends there, too */
+    const char *rest;      /* "$@" where the command passes the script's arguments on, and other
+                              words that are none if the environment sets nothing; or NULL */
+    int between;           /* the line of such a word that others stand behind; 0: none */
+    size_t begin;          /* of the command, as in stw_shell_command */
+    size_t insert;         /* in the file, behind its last word before `rest`; 0: unknown */
+    size_t n_commands, commands_capacity;
+    size_t n_logged;             /* words of them */
+    bool cut;                    /* there were more commands than are kept */
+    bool made;                   /* the command stands in a text that another runs: bash -c, eval */
+    stw_shell_command *commands; /* all, in their order; of loops and functions each time */
+    size_t n_found;              /* commands that were wanted; the last one counts */
+    int unsure;                  /* a line on which it hangs whether that runs; 0: it runs */
+    int ambiguous;  /* the line of the last one, where another may be the last; 0: none */
+    bool arguments; /* it runs if the script has arguments; without them it ends before */
+    int unread;     /* the line from which on the text is no script; bash ends there, too */
     size_t n_variables;
     stw_shell_variable *variables; /* as they stood at that command; at the end if n_found is 0 */
 } stw_shell;

@@ -6,6 +6,7 @@
 
 #include "planner/frameworks/shell/builtins.h"
 #include "planner/frameworks/shell/expand.h"
+#include "planner/frameworks/shell/places.h"
 #include "planner/frameworks/shell/run.h"
 #include "planner/frameworks/shell/scan.h"
 
@@ -13,7 +14,7 @@ typedef stw_shell_reader reader;
 typedef stw_shell_node node;
 typedef stw_shell_truth truth;
 
-enum { MAX_CALLS = 32 };
+enum { MAX_CALLS = 32, MAX_LOGGED = 1 << 16 };
 
 static const char *known_text(reader *r, const stw_shell_word *word) {
     return stw_shell_is_known(word) ? stw_shell_plain(r, word->text) : "";
@@ -67,20 +68,37 @@ static void keep_variables(reader *r) {
     }
 }
 
+/* Where a word of a command begins in the file, plus 1; 0: unknown. */
+static size_t begin_of(const reader *r, const stw_shell_raw *raw) {
+    const stw_shell_place first = stw_shell_place_of(r->origin, raw->text, raw->text + 1, false);
+    return first.end > 0 ? (size_t)first.begin + 1 : 0;
+}
+
+/* Where it ends. */
+static size_t behind(const reader *r, const stw_shell_raw *raw) {
+    const char *last = raw->text + raw->length - (raw->length > 0);
+    return stw_shell_place_of(r->origin, last, last + 1, false).end;
+}
+
 static void keep(reader *r, const node *n, const stw_shell_word *words, size_t n_words) {
     stw_shell_list list = {0};
     stw_shell *out = r->out;
     const char *rest = NULL;
+    int line = 0, between = 0; /* of the first word of `rest` */
     stw_shell_word *raw = stw_pool_array(r->pool, n_words + 1, sizeof *raw);
     for (size_t i = 0; raw != NULL && i < n_words; i++) {
         stw_shell_word word = words[i];
         const bool arguments = stw_value_is_arguments(word.text);
         raw[list.n] = word;
         stw_shell_finish(r, &word);
-        if (arguments)
-            rest = word.source;
-        else
+        if (arguments) {
+            rest =
+                rest == NULL ? word.source : stw_pool_printf(r->pool, "%s %s", rest, word.source);
+            if (line == 0) line = word.line;
+        } else {
+            if (between == 0) between = line;
             stw_shell_list_add(r, &list, word);
+        }
     }
     if (raw == NULL) stw_shell_fail_memory(r);
     if (r->status != STW_STATUS_OK || !r->wanted(list.items, list.n)) return;
@@ -94,6 +112,10 @@ static void keep(reader *r, const node *n, const stw_shell_word *words, size_t n
     out->words = list.items;
     out->n_words = list.n;
     out->rest = rest;
+    out->between = between;
+    out->made = r->nested > 1;
+    out->begin = begin_of(r, &n->words[0]);
+    out->insert = list.n > 0 ? list.items[list.n - 1].behind : 0;
     out->n_found++;
     out->unsure = r->unsure > 0 ? n->line : r->early;
     out->ambiguous = out->n_found > 1 && (r->unsure > 0 || r->left > 0) ? n->line : 0;
@@ -188,7 +210,7 @@ static bool is_shell(reader *r, const stw_shell_word *word) {
 }
 
 /* A text that a shell of its own runs: it sees what is exported. */
-static void run_apart(reader *r, const char *text, int line, bool one_line,
+static void run_apart(reader *r, const stw_shell_word *text, int line, bool one_line,
                       const stw_shell_list *arguments) {
     stw_shell_state *state = r->state, copy;
     stw_shell_loop *loop = r->loop;
@@ -209,7 +231,7 @@ static void run_apart(reader *r, const char *text, int line, bool one_line,
     r->state = &copy;
     r->loop = NULL;
     r->call = NULL;
-    stw_shell_run_text(r, text, strlen(text), line, one_line);
+    stw_shell_run_word(r, text, line, one_line);
     r->state = state;
     r->loop = loop;
     r->call = outer;
@@ -230,8 +252,7 @@ static void run_texts(reader *r, const node *n, const stw_shell_word *words, siz
             if (text) break;
         }
         for (size_t a = k + 3; text && a < n_words; a++) stw_shell_list_add(r, &rest, words[a]);
-        if (text && k + 1 < n_words)
-            run_apart(r, words[k + 1].text, words[k + 1].line, true, &rest);
+        if (text && k + 1 < n_words) run_apart(r, &words[k + 1], words[k + 1].line, true, &rest);
         if (text) return;
         if (k < n_words) return; /* a file */
         if (n->has_input) break;
@@ -245,7 +266,7 @@ static void run_texts(reader *r, const node *n, const stw_shell_word *words, siz
     if (text == NULL)
         stw_shell_fail_memory(r);
     else
-        run_apart(r, text, n->input.line, false, &rest);
+        run_apart(r, &(stw_shell_word){.text = text}, n->input.line, false, &rest);
 }
 
 /* ---- commands ---- */
@@ -342,6 +363,38 @@ static void run_assignments(reader *r, const node *n) {
     stw_shell_end_command(r, r->substituted ? STW_SHELL_MAYBE : STW_SHELL_YES);
 }
 
+/* Text of a here-document; what it would end or assign is not asked. */
+static const char *input_of(reader *r, const node *n) {
+    const char *text = stw_pool_printf(r->pool, "%.*s", (int)n->input.length, n->input.text);
+    const bool plain = n->literal || text == NULL || strpbrk(text, "`?=") != NULL ||
+                       strstr(text, "$(") != NULL || strchr(text, '$') == NULL;
+    return plain ? text : stw_shell_expand(r, n->input, STW_SHELL_INPUT).text;
+}
+
+/* What it was given, to see what a change of the file changes. */
+static void log_command(reader *r, const node *n, const stw_shell_list *words) {
+    stw_shell *out = r->out;
+    stw_shell_list list = {0};
+    if (r->status != STW_STATUS_OK || words->n == 0) return;
+    out->cut = out->cut || out->n_logged + words->n > MAX_LOGGED;
+    if (out->cut) return;
+    stw_shell_command *grown =
+        stw_pool_grow(r->pool, out->commands, out->n_commands, out->n_commands + 1,
+                      &out->commands_capacity, sizeof *grown);
+    if (grown == NULL) {
+        stw_shell_fail_memory(r);
+        return;
+    }
+    out->commands = grown;
+    for (size_t i = 0; i < words->n; i++) stw_shell_list_add(r, &list, words->items[i]);
+    if (n->has_input)
+        stw_shell_list_add(r, &list, (stw_shell_word){.text = input_of(r, n), .line = n->line});
+    for (size_t i = 0; i < list.n; i++) stw_shell_finish(r, &list.items[i]);
+    out->n_logged += list.n;
+    grown[out->n_commands++] =
+        (stw_shell_command){n->line, begin_of(r, &n->words[0]), list.n, list.items};
+}
+
 void stw_shell_run_simple(reader *r, const node *n) {
     size_t first = 0, n_values = 0;
     while (first < n->n &&
@@ -363,9 +416,12 @@ void stw_shell_run_simple(reader *r, const node *n) {
             continue;
         }
         stw_shell_expand_words(r, *raw, &words);
-        for (size_t k = before; k < words.n; k++)
+        for (size_t k = before; k < words.n; k++) {
             words.items[k].source = stw_pool_printf(r->pool, "%.*s", (int)raw->length, raw->text);
+            words.items[k].behind = behind(r, raw);
+        }
     }
+    if (!declares) log_command(r, n, &words);
     const size_t n_saved = r->state->n_saved;
     for (size_t i = 0; i < first && r->status == STW_STATUS_OK; i++) {
         stw_shell_assignment a;

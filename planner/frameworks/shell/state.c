@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/frameworks/shell/places.h"
+
 enum { MAX_WORDS = 4096, MAX_TEXT = 1 << 22, MAX_LISTED = 1 << 22 };
 
 void stw_shell_fail_memory(stw_shell_reader *r) {
@@ -148,6 +150,7 @@ static void open_words(stw_shell_reader *r, stw_shell_list *list, const stw_shel
     for (size_t i = 0; i < n; i++) {
         stw_shell_word word = words[i];
         word.text = stw_shell_opened(r, word.text);
+        word.at = (stw_shell_places){0};
         if (word.maybe == 0) word.maybe = line;
         stw_shell_list_add(r, list, word);
     }
@@ -274,8 +277,12 @@ static stw_shell_word either(stw_shell_reader *r, const stw_shell_word *a, const
     stw_shell_word word = b != NULL ? *b : *a;
     const size_t n = strlen(x), m = strlen(y), least = n < m ? n : m;
     word.maybe = line;
+    word.at = (stw_shell_places){0};
     if (n > 0 && m > 0 && strncmp(x, y, least) == 0) { /* text was added */
         const char *rest = stw_shell_opened(r, n < m ? y + n : x + m);
+        stw_shell_place_list places = {0};
+        stw_shell_places_add_part(r->pool, &places, &a->at, 0, least);
+        word.at = (stw_shell_places){places.n, places.items};
         word.text = stw_pool_printf(r->pool, "%.*s%s", (int)least, x, rest);
     } else if (n > 0 && m > 0 && (is_list(x) || is_list(y))) {
         const char *first = stw_shell_opened(r, x), *second = stw_shell_opened(r, y);

@@ -55,6 +55,7 @@ typedef struct stw_shell_state {
 typedef struct stw_shell_loop stw_shell_loop;
 typedef struct stw_shell_call stw_shell_call;
 struct stw_shell_expander;
+struct stw_shell_origin;
 
 /* One reading of a script. */
 typedef struct stw_shell_reader {
@@ -75,10 +76,11 @@ typedef struct stw_shell_reader {
     int torn;                  /* the line of the script that is no command; 0: all are */
     int early;                 /* the line of a command that may have ended the script; 0: none */
     int left;                  /* the same after a command was found */
-    const stw_shell_node *last_node; /* of the last command that was found */
+    const stw_shell_node *last_node;       /* of the last command that was found */
+    const struct stw_shell_origin *origin; /* the texts that are read, the innermost first */
     bool (*wanted)(const stw_shell_word *words, size_t n);
-    /* run a text as commands, all of them at one line */
-    void (*execute)(struct stw_shell_reader *r, const char *text, int line);
+    /* run the text of a word as commands, all of them at one line */
+    void (*execute)(struct stw_shell_reader *r, const stw_shell_word *text, int line);
     /* files of this folder that the others call back */
     void (*expand_name)(struct stw_shell_expander *x, const char *name, size_t n, bool quoted);
     void (*expand_parameter)(struct stw_shell_expander *x, const char *in, size_t n, bool quoted);

@@ -48,8 +48,13 @@ bool stw_value_is_arguments(const char *text) {
     const stw_value_kind kind = stw_value_kind_of(text);
     if (!kind.assumed || kind.unknown || kind.values || kind.literal || kind.open) return false;
     for (const char *c = strchr(text, STW_MARK_QUOTED); c != NULL;
-         c = strchr(c + 1, STW_MARK_QUOTED))
-        if (c[1] == '$' && (c[2] == '*' || (c[2] == '{' && c[3] == '*'))) return false;
+         c = strchr(c + 1, STW_MARK_QUOTED)) {
+        const char *name = c + 1 + (c[1] == '$') + (c[1] == '$' && c[2] == '{');
+        const size_t n = strcspn(name, "\x05\x06"); /* to its value, or its end */
+        bool list = *name == '@';
+        for (size_t i = 0; i + 3 <= n; i++) list = list || memcmp(name + i, "[@]", 3) == 0;
+        if (!list) return false;
+    }
     return true;
 }
 

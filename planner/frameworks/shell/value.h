@@ -30,7 +30,8 @@ typedef struct stw_value_kind {
 } stw_value_kind;
 
 stw_value_kind stw_value_kind_of(const char *text);
-/** Is the word nothing but "$@" of a script without arguments? "$*" is a word. */
+/** Is the word nothing but expansions that give none where the environment and the script's
+ * arguments set nothing, such as "$@" and ${EXTRA:-}? "$*" and "${EXTRA:-}" are words. */
 bool stw_value_is_arguments(const char *text);
 /** BAD_INPUT: a script that has such characters of its own. */
 STW_MUST_USE stw_status stw_value_check(const char *path, const char *text, size_t length,
