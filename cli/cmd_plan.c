@@ -16,7 +16,7 @@ static const char *emit_path(const char *emit) {
 
 /* What --emit writes once it is known that the settings realise the plan. */
 typedef struct emitted {
-    const char *what;
+    const char *what, *from; /* FRAMEWORK:FILE of --from, or NULL */
     stw_text settings, notes;
 } emitted;
 
@@ -45,11 +45,14 @@ static stw_status write_settings(const stw_plan *plan, bool quiet, const emitted
                                  stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const char *path = emit_path(e->what);
+    const size_t n = strcspn(e->what, ":");
+    const bool same = e->from != NULL && strncmp(e->from, e->what, n) == 0 && e->from[n] == ':';
     stw_text said = STW_TEXT_INIT;
     if (!quiet) STW_TRY(stw_report_plan_verdict(plan, &said, err));
     if (e->notes.length > 0) stw_text_append(&said, e->notes.data, e->notes.length);
     STW_TRY(stw_text_status(&said, err));
-    STW_TRY(stw_file_write(path != NULL ? path : "-", e->settings.data, e->settings.length, err));
+    STW_TRY(stw_file_write_like(path != NULL ? path : "-", same ? e->from + n + 1 : NULL,
+                                e->settings.data, e->settings.length, err));
     if (path != NULL)
         STW_TRY(stw_emit(&(stw_general){0}, &said, err));
     else if (said.length > 0)
@@ -59,12 +62,24 @@ out:
     return status;
 }
 
+/* Settings are written to another file than they are read from. */
+static stw_status check_new(const char *from, const char *emit, stw_error *err) {
+    const char *path = emit_path(emit), *colon = from != NULL ? strchr(from, ':') : NULL;
+    const stw_named_path output = {"--emit", path},
+                         input = {"--from", colon != NULL ? colon + 1 : NULL};
+    if (path == NULL || stw_check_outputs(&output, 1, &input, 1, NULL) == STW_STATUS_OK)
+        return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_USAGE, path,
+                    "--emit would replace the file of --from; name another file, and move it when "
+                    "you have compared both");
+}
+
 static stw_status make_plan(const stw_inputs *in, const stw_general *general, const char *emit,
                             int *code, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = NULL;
     stw_text json = STW_TEXT_INIT, summary = STW_TEXT_INIT;
-    emitted settings = {emit, STW_TEXT_INIT, STW_TEXT_INIT};
+    emitted settings = {emit, in->from, STW_TEXT_INIT, STW_TEXT_INIT};
     stw_format format;
     STW_TRY(stw_check_suffix(general->output, "a plan", ".json", err));
     STW_TRY(stw_report_format(&(stw_general){0}, &format, err)); /* of the summary */
@@ -73,6 +88,7 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, co
     const stw_named_path outputs[] = {
         {"-o", general->output}, {"--write-lp", in->write_lp}, {"--emit", emit_path(emit)}};
     const stw_named_path inputs[] = {STW_INPUT_PATHS(*in)};
+    STW_TRY(check_new(in->from, emit, err));
     STW_TRY(stw_check_outputs(outputs, 3, inputs, sizeof inputs / sizeof inputs[0], err));
     STW_TRY(stw_inputs_plan(in, &plan, err));
     *code = stw_plan_exit_code(plan);

@@ -21,6 +21,10 @@ STW_MUST_USE stw_status stw_file_read(const char *path, uint64_t limit_bytes, ch
  * target does not exist yet. */
 STW_MUST_USE stw_status stw_file_write(const char *path, const void *data, uint64_t length,
                                        stw_error *err);
+/** The same; a file that did not exist gets the permissions of `like`, if that is a file.
+ * @param like may be NULL */
+STW_MUST_USE stw_status stw_file_write_like(const char *path, const char *like, const void *data,
+                                            uint64_t length, stw_error *err);
 /** Does stw_file_write write to stdout: "-", /dev/stdout, /dev/fd/1? */
 bool stw_file_is_stdout(const char *path);
 /** Writes the file `path`, which exists and is empty. */

@@ -315,6 +315,11 @@ static stw_status find(const char *path, place *out, stw_error *err) {
 }
 
 stw_status stw_file_write(const char *path, const void *data, uint64_t length, stw_error *err) {
+    return stw_file_write_like(path, NULL, data, length, err);
+}
+
+stw_status stw_file_write_like(const char *path, const char *like, const void *data,
+                               uint64_t length, stw_error *err) {
     const content c = {data, length};
     place to;
     int fd = descriptor_of(path);
@@ -322,6 +327,9 @@ stw_status stw_file_write(const char *path, const void *data, uint64_t length, s
     stw_status status = find(path, &to, err);
     if (status != STW_STATUS_OK) return status;
     if (to.in_place) return write_in_place(path, data, length, err);
+    struct stat info;
+    if (to.keep_mode == 0 && like != NULL && stat(like, &info) == 0 && S_ISREG(info.st_mode))
+        to.keep_mode = info.st_mode & 0777;
     draft d = {.target = to.target, .told = path, .keep_mode = to.keep_mode, .content = &c};
     status = replace(&d, err);
     free(to.target);
