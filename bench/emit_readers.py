@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Emitted files as other programs read them: random plans of every framework that --emit knows, over
-files with hostile values in keys that no plan changes. Scripts run under bash with a stub in place of
-the launcher; YAML is read by PyYAML (and by ruamel.yaml where it is installed), JSON by Python. Every
+files with hostile values in keys that no plan changes. Scripts run under bash with stubs in place of
+programs, with and without what users set where a script starts: every command gets the same arguments,
+but for the changes that are named. YAML is read by PyYAML (and by ruamel.yaml where it is installed), JSON by Python. Every
 value that was not to be changed is equal before and after, with its type; a changed one has the value
 that the output names; every line of the file without a change is still there.
 usage: emit_readers.py STOWAGE COUNT [SEED [FOLDER]]   exit 1: some file differs"""
@@ -112,27 +113,43 @@ def json_text(rnd, tree, depth=1):
 
 def script_text(rnd, framework, assignments, arguments, command):
     """assignments: lines; arguments: words of the command, each with its value."""
+    hydra = framework == "verl"
     before = ["mkdir -p logs  # here", "cd . || exit 1", "set -x", "umask 022", "trap 'echo bye' EXIT", "echo \"start $1\"",
               "if [ -d /nowhere ]; then echo there; fi", "# --tensor-model-parallel-size 7 is for others", "cat <<'END'\n--lr 5 \"\nEND",
-              "unused() { echo never; }", "python3 convert.py --lr 5 --tensor-model-parallel-size 1 --num-layers 3 trainer.nnodes=4", "export OWN_TEXT='a  b'", "export OWN_NAME=\"$1 x\"", "ulimit -c 0"]
+              "unused() { echo never; }", "python3 convert.py --lr 5 --tensor-model-parallel-size 1 --num-layers 3 trainer.nnodes=4", "export OWN_TEXT='a  b'", "export OWN_NAME=\"$1 x\"", "ulimit -c 0",
+              f"echo 'was: {command} {arguments[0]} {arguments[-1]}'", f"echo {rnd.choice(arguments)} | cat"]
     lines = [rnd.choice(["#!/bin/bash", "#!/usr/bin/env bash", "# launch"])]
-    lines += rnd.sample(before, rnd.randint(0, 5)) + assignments
+    lines += ["EXTRA=${EXTRA:-}", "HOOK=${HOOK:-}"] + rnd.sample(before, rnd.randint(0, 5)) + assignments
     rnd.shuffle(arguments)
-    cut = rnd.randint(0, len(arguments))
+    for i, argument in enumerate(arguments):  # parts of values that are set where the script starts
+        if rnd.random() < 0.1 and re.search(r"(batch-size|batch_size|_per_gpu)[ =]\d+$", argument):
+            arguments[i] = argument + "$HOOK" if rnd.random() < 0.5 else re.sub(r"\d+$", lambda m: "${MBS:-" + m.group() + "}", argument)
+    cut, shared = rnd.randint(0, len(arguments)), None
     if rnd.random() < 0.5 and cut > 1:
         lines += ["ARGS=("] + ["    " + a + rnd.choice(["", "", "  # one"]) for a in arguments[:cut]] + [")"]
-        arguments = ['"${ARGS[@]}"'] + arguments[cut:]
+        shared = '"${ARGS[@]}"'
     elif rnd.random() < 0.3 and cut > 1 and not any(c in "".join(arguments[:cut]) for c in "'\"\\$`*{ \t~#|" if c != " "):
         lines += ["TEXT=\"" + rnd.choice([" ", "\n  ", " \\\n "]).join(arguments[:cut]) + '"']
-        arguments = ["$TEXT"] + arguments[cut:]
-    joined = rnd.choice(["", "", "OWN_MORE=1 ", "exec "]) + command
+        shared = "$TEXT"
+    if shared is not None:
+        arguments = [shared] + arguments[cut:]
+        other = rnd.choice(["", "", f"python3 tools/check_data.py {shared}   # must pass first", f"python3 tools/warm.py --own 1 {shared} --last 2", f"echo {shared}"])
+        lines += [other] if other else []
+    for hook in rnd.sample(["$EXTRA", "${EXTRA:-}", "${OWN_MORE_ARGS:-}"], rnd.choice([0, 0, 1, 2])):
+        arguments.insert(rnd.randint(1, len(arguments)), hook)
+    if rnd.random() < 0.3 and "=" not in command.split()[0]:
+        lines.append(f'LAUNCH="{command}"')
+        command = "$LAUNCH"
+    prefixes = ["", "", "OWN_MORE=1 ", "exec "]
+    joined = rnd.choice(prefixes) + command
     for a in arguments:
         joined += rnd.choice([" ", " \\\n    ", " \\\n"]) + a
     if joined.startswith("exec ") and framework == "ms-swift":
         joined = joined.replace("exec NPROC_PER_NODE=8", "exec env NPROC_PER_NODE=8")
-    joined += rnd.choice(["", "", ' "$@"' if framework != "ms-swift" else "", " 2>&1 | cat", " > out.log", " \\\n"])
-    return "\n".join(lines + [joined] + rnd.sample(["echo done", "# the end", "wait", "python3 export.py --save x --bf16 --use-distributed-optimizer data.own=1"],
-                                                rnd.randint(0, 2))) + "\n"
+    passed = ['"$@"', '"$@" ${EXTRA:-}'] if framework != "ms-swift" else [""]
+    joined += rnd.choice(["", "", " " + rnd.choice(passed), " 2>&1 | cat", " > out.log", " \\\n"])
+    last = ["echo done", "# the end", "wait", "python3 export.py --save x --bf16 --use-distributed-optimizer data.own=1", f'echo "was {lines[-1] if "LAUNCH" in lines[-1] else "x"} run"'.replace('""', '"').replace('="', "=").replace('" run', " run")]
+    return "\n".join(lines + [joined] + rnd.sample(last, rnd.randint(0, 2))) + "\n"
 
 
 def words(rnd, flags, form):
@@ -206,7 +223,7 @@ def megatron(rnd):
     arguments = list(SIZES) + words(rnd, own, rnd.choice(["%s %s", "%s %s", "%s=%s"]))
     if assignments:
         arguments += ["--tensor-model-parallel-size $TP", '--split "$OUT"']
-    gpus = rnd.choice(["--nproc_per_node 8", "--nproc-per-node=8 --nnodes 1", "--nproc_per_node ${GPUS:-8}"])
+    gpus = rnd.choice(["--nproc_per_node 8", "--nproc-per-node=8 --nnodes 1", "--nproc_per_node ${GPUS:-8}", "--nproc_per_node 4", "--nproc_per_node=4 --nnodes=1"])
     return "script", script_text(rnd, "megatron", assignments, arguments, f"torchrun {gpus} pretrain_gpt.py"), elsewhere(rnd) + some(rnd, MCORE)
 
 
@@ -317,28 +334,72 @@ def yaml_readers():
 
 
 STUB = """#!/bin/bash
-case " $* " in *pretrain_gpt.py* | *verl.trainer.main_ppo* | *' sft '*) to=$ARGUMENTS ;; *) to=$ARGUMENTS.others ;; esac
-{ printf '%s\\0' "$PWD" "${0##*/}" "$@"; printf 'END\\0'; env -0 | grep -z -E '^(OWN_|CUDA_|PYTORCH_|NNODES|NPROC)' | sort -z; } >>"$to"
+{ printf '%s\\0' "$PWD" "${0##*/}" "$@"; printf 'END\\0'; env -0 | grep -z -E '^(OWN_|CUDA_|PYTORCH_|NNODES|NPROC)' | sort -z; printf 'NEXT\\0'; } >>"$ARGUMENTS"
 """
+LAUNCHED = re.compile(r"pretrain_gpt\.py|verl\.trainer\.main_ppo|^sft$")
+# What users set where a script starts: hooks of the scripts below, as arguments, parts of values, or values.
+HOOKS = {"dashed": [{}, {"EXTRA": "--own-flag 7 --lr 9", "HOOK": "0", "NAME_HOOK": "x", "GPUS": "8", "OWN_LIST": "a b", "MBS": "2"}, {"EXTRA": "--tensor-model-parallel-size 1"}],
+         "hydra": [{}, {"EXTRA": "trainer.own_hook=7 +data.more=9", "HOOK": "0", "NAME_HOOK": "x", "MBS": "4"}, {"EXTRA": "trainer.nnodes=1"}]}
 
 
-def run_script(folder, path):
+def run_script(folder, path, hooks, arguments):
+    """Commands that were started, [name, arguments...] each; the environment of the one that trains; the text that is printed."""
     out = os.path.join(folder, "arguments")
-    for name in (out, out + ".others"):
-        if os.path.exists(name):
-            os.remove(name)
-    env = {"PATH": os.path.join(folder, "bin") + ":/usr/bin:/bin", "HOME": "/home/some one", "ARGUMENTS": out, "LC_ALL": "C.UTF-8"}
-    run = subprocess.run(["bash", path, "out dir", "tok x"], cwd=folder, env=env, capture_output=True, timeout=20)
+    if os.path.exists(out):
+        os.remove(out)
+    env = {"PATH": os.path.join(folder, "bin") + ":/usr/bin:/bin", "HOME": "/home/some one", "ARGUMENTS": out, "LC_ALL": "C.UTF-8", **hooks}
+    run = subprocess.run(["bash", path] + arguments, cwd=folder, env=env, capture_output=True, timeout=20)
     if not os.path.exists(out):
         raise Differs(f"{path} starts nothing: {run.stderr[-300:]!r}")
     with open(out, "rb") as file:
         words = file.read().decode("utf-8", "surrogateescape").split("\0")[:-1]
-    end, others = words.index("END"), b""
-    if os.path.exists(out + ".others"):
-        with open(out + ".others", "rb") as file:
-            others = file.read()
-    others = re.sub(rb"(CUDA_DEVICE|PYTORCH_CUDA)[^\0]*\0", b"", others)
-    return words[:end], sorted(words[end + 1:]), run.stdout + others
+    commands, launch_env, launch = [], [], None
+    while words:
+        end, following = words.index("END"), words.index("NEXT")
+        commands.append(words[:end])
+        if any(LAUNCHED.search(w) for w in words[1:end]):
+            launch, launch_env = len(commands) - 1, sorted(words[end + 1:following])
+        words = words[following + 1:]
+    if launch is None:
+        raise Differs(f"{path} trains nothing: {run.stderr[-300:]!r}")
+    return commands, launch, launch_env, run.stdout.decode("utf-8", "surrogateescape").splitlines()
+
+
+def name_of(word, hydra):
+    if hydra:
+        return word.split("=")[0].lstrip("+-") if "=" in word else None
+    return word[2:].split("=")[0].replace("_", "-") if re.match(r"^--[A-Za-z]", word) else None
+
+
+def explained(old, new, stated, hydra, adds):
+    """Does `new` follow from `old` by the changes that the output names? Those of the script's own arguments are part of both."""
+    i = j = 0
+    while i < len(old) or j < len(new):
+        a, b = old[i] if i < len(old) else None, new[j] if j < len(new) else None
+        before, after = stated.get(name_of(a, hydra) if a else None, (None, None))
+        same_name = a is not None and b is not None and name_of(a, hydra) == name_of(b, hydra)
+        if before is not None and after is not None and same_name and ("=" in a) == ("=" in b):
+            values = (a.split("=", 1)[1:], b.split("=", 1)[1:], 1) if "=" in a else (
+                old[i + 1:i + 1 + len(before.split())], new[j + 1:j + 1 + len(after.split())], 1 + len(before.split()))
+            was, now = " ".join(values[0]), " ".join(values[1])
+            own_end = was[len(before):] if was.startswith(before) else ""
+            if now == after + own_end or now == after and not was.startswith(before):
+                i, j = i + values[2], j + (1 if "=" in a else 1 + len(after.split()))
+                continue
+        switch, made = "true", stated.get(name_of(b, hydra) if b else None, ("", None))
+        if a == b and not (adds and made[0] is None and made[1] != switch and old[i + 1:i + 2] != new[j + 1:j + 2]):
+            i, j = i + 1, j + 1
+            continue
+        if a is not None and before is not None and after is None:
+            i += 1 if "=" in a or before == switch else 1 + len(before.split())
+            continue
+        if adds and b is not None and made[0] is None and made[1] is not None:
+            value = b.split("=", 1)[1] if "=" in b else " ".join(new[j + 1:j + 1 + len(made[1].split())])
+            if value == made[1] or made[1] == switch:
+                j += 1 if "=" in b or made[1] == switch else 1 + len(made[1].split())
+                continue
+        return False
+    return True
 
 
 def grouped(arguments, hydra):
@@ -358,36 +419,57 @@ def grouped(arguments, hydra):
     return launch, groups
 
 
-def compare_scripts(framework, folder, before, after, changes, notes):
-    old, old_env, old_out = run_script(folder, before)
-    new, new_env, new_out = run_script(folder, after)
-    hydra = framework == "verl"
+def compare_anew(old, new, changes, hydra, framework):
+    """A command that is written anew: arguments may have another order."""
     at = next((i for i, w in enumerate(old) if w.endswith(".py")), 1) + 1
     new_at = next((i for i, w in enumerate(new) if w.endswith(".py")), 1) + 1
-    old_launch, old_groups = grouped(old[at:], hydra)
-    new_launch, new_groups = grouped(new[new_at:], hydra)
-    anew = "is written anew" in notes
+    _, old_groups = grouped(old[at:], hydra)
+    _, new_groups = grouped(new[new_at:], hydra)
     for groups in (old_groups, new_groups):  # the script's own arguments, which may now stand behind another one
         for values in groups.values():
             if values[-2:] == ["out dir", "tok x"]:
                 del values[-2:]
-    if (old[:at] != new[:new_at] or old_launch != new_launch) and not anew:
-        raise Differs(f"launch: {old[:at]} {old_launch} became {new[:new_at]} {new_launch}")
     for name in set(old_groups) | set(new_groups):
         if name not in changes and old_groups.get(name) != new_groups.get(name):
             raise Differs(f"{name}: {old_groups.get(name)} became {new_groups.get(name)}")
     for name, value in changes.items():
+        if name in ("nproc_per_node", "nnodes"):
+            continue
         switch = framework == "megatron" and value in ("true", "false")
         expected = {"true": [], "false": None}[value] if switch else None if value is None else [value]
         found = new_groups.get(name)
         if found != expected and (found is None or expected is None or " ".join(found) != " ".join(expected)):
             raise Differs(f"{name} is {found}, the output says {value!r}")
-    if "CUDA_DEVICE_MAX_CONNECTIONS=1 is exported" in notes:
-        new_env = [e for e in new_env if not e.startswith("CUDA_DEVICE_MAX")]
-    if old_env != new_env and not anew:
-        raise Differs(f"environment: {set(old_env) ^ set(new_env)}")
-    if old_out != new_out and not anew:
-        raise Differs(f"it prints other text: {old_out[-200:]!r} {new_out[-200:]!r}")
+
+
+def compare_scripts(framework, folder, before, after, notes):
+    hydra, anew = framework == "verl", "is written anew" in notes
+    changes, stated = changes_of(notes), stated_of(notes, not hydra, framework == "megatron")
+    for hooks in HOOKS["hydra" if hydra else "dashed"]:
+        for arguments in (["out dir", "tok x"], []):
+            try:
+                old, at, old_env, old_out = run_script(folder, before, hooks, arguments)
+            except Differs:  # it ends without arguments
+                continue
+            new, new_at, new_env, new_out = run_script(folder, after, hooks, arguments)
+            if anew:
+                if not hooks.get("EXTRA"):
+                    compare_anew(old[at], new[new_at], changes, hydra, framework)
+                hook = "\0".join(hooks.get("EXTRA", "").split())
+                if hook in "\0".join(old[at]) and hook not in "\0".join(new[new_at]):
+                    raise Differs(f"the hook {hook!r} is lost")
+                continue
+            if len(old) != len(new) or at != new_at:
+                raise Differs(f"{len(old)} commands became {len(new)}")
+            for i, (a, b) in enumerate(zip(old, new)):
+                if not explained(a, b, stated, hydra, i == at):
+                    raise Differs(f"command {i}: {a} became {b}")
+            if "CUDA_DEVICE_MAX_CONNECTIONS=1 is exported" in notes:
+                new_env = [e for e in new_env if not e.startswith("CUDA_DEVICE_MAX")]
+            if old_env != new_env:
+                raise Differs(f"environment: {set(old_env) ^ set(new_env)}")
+            if len(old_out) != len(new_out) or not all(explained(a.split(), b.split(), stated, hydra, False) for a, b in zip(old_out, new_out)):
+                raise Differs(f"it prints other text: {old_out[-5:]} {new_out[-5:]}")
 
 
 # ---- rounds ----
@@ -406,8 +488,24 @@ def changes_of(notes):
     return out
 
 
+def stated_of(notes, dashed, switches):
+    """name: (before, after); None: it is not there."""
+    out = {}
+    for line in notes.splitlines():
+        match = re.match(r"^([-+]) (?:--)?(\S+) ?(.*)$", line)
+        if match is None:
+            continue
+        sign, name, value = match.groups()
+        name = name.replace("_", "-") if dashed else name
+        if switches and value == "false":
+            value = None
+        was = out.get(name, (None, None))
+        out[name] = (value, was[1]) if sign == "-" else (was[0], value)
+    return out
+
+
 def one_round(stowage, rnd, folder, count):
-    framework, make = rnd.choice(KINDS)
+    framework, make = rnd.choice([k for k in KINDS if os.environ.get("STW_EMIT_KINDS", "") in k[1].__name__])
     form, text, settings = make(rnd)
     if form == "yaml" and yaml is None:
         return
@@ -443,7 +541,7 @@ def one_round(stowage, rnd, folder, count):
     with open(after, newline="", encoding="utf-8") as file:
         written = file.read()
     if form == "script":
-        compare_scripts(framework, folder, before, after, changes, notes)
+        compare_scripts(framework, folder, before, after, notes)
         if "is written anew" in notes:
             count[key, "command anew"] += 1
             return

@@ -277,7 +277,7 @@ ARGS=(--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024
 torchrun ${DIST[@]} tools/pretrain_gpt.py "${ARGS[@]}"
 EOF
 again megatron launch8.sh --set parallel.tp=2
-sed '1d; s/ --tensor-model-parallel-size 2)/)/' again.txt | cmp -s - launch8.sh || fail "other lines than the change's: $(cat again.txt)"
+sed '1d; s/ --tensor-model-parallel-size 2$//' again.txt | cmp -s - launch8.sh || fail "other lines than the change's: $(cat again.txt)"
 [ "$(sed -n 1p again.txt)" = 'export CUDA_DEVICE_MAX_CONNECTIONS=1' ] && grep -q '^CUDA_DEVICE_MAX_CONNECTIONS=1 is exported' notes.txt ||
     fail "not said: $(cat notes.txt)"
 "$STOWAGE" plan --from megatron:launch8.sh --cluster "$CLUSTER" --set nodes=2 --set checkpoint.every=0 --emit megatron >again.txt 2>/dev/null
@@ -286,7 +286,16 @@ refused areal 'roles: planned 1, these settings 0' --from verl:ppo.sh
 
 expect 2 'expected megatron, deepspeed' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit torch
 expect 2 'has no settings for engine fsdp2' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --emit megatron
-expect 2 'ppo.sh' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit verl:ppo.sh
+expect 2 'ppo.sh: --emit would replace the file of --from; name another file' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit verl:ppo.sh
+# a new file has the permissions of the one that it comes from; one that is there keeps its own
+cp ppo.sh run.sh
+chmod 755 run.sh
+rm -f new.sh
+for mode in 755 640; do
+    planned "$STOWAGE" plan --from verl:run.sh --cluster "$CLUSTER" --set nodes=1 --emit verl:new.sh -q >/dev/null 2>err.txt || fail "$(cat err.txt)"
+    [ "$(stat -c %a new.sh)" = $mode ] || fail "permissions $(stat -c %a new.sh), expected $mode"
+    chmod 640 new.sh
+done
 # rollouts on nodes of their own, and DeepEP: what was read is written again
 echo 'python -m recipe.fully_async_policy.fully_async_main model_engine=megatron algorithm.adv_estimator=grpo \
     actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B actor_rollout_ref.rollout.name=vllm actor_rollout_ref.hybrid_engine=False \

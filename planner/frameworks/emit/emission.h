@@ -89,6 +89,9 @@ const char *stw_emit_allocator(stw_emission *e);
  * is understood and nothing else changes.
  * @return false: nothing is written; the command is to be written anew */
 bool stw_emit_as_own_script(stw_emission *e, const char *framework, stw_text *out);
+/** Refuse a command that was written anew and lost or changed something else than meant
+ * (e->status). */
+void stw_emit_check_command(stw_emission *e, const char *framework, const stw_text *text);
 /** A value as words of a shell. @param one as a single word */
 void stw_emit_append_words(stw_text *out, const char *text, bool one);
 /** The name of an argument as a framework's command has it. */

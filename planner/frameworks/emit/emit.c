@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner/frameworks/emit/emit.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -230,6 +231,28 @@ static void note_change(stw_text *notes, const char *sign, const char *dashes, c
     stw_text_printf(notes, "\n");
 }
 
+/* GPUs and nodes of a launcher. @param first nothing is noted yet @return how many changed */
+static size_t note_launch(const stw_emission *e, bool first, stw_text *notes) {
+    const stw_import *import = e->import;
+    const stw_cluster *c = &e->plan->cluster;
+    const uint64_t nodes = import->nodes > 0 ? import->nodes : 1;
+    const struct {
+        const char *name;
+        uint64_t before, now;
+    } counts[] = {{"nproc_per_node", import->gpus / nodes, c->gpus > 0 ? c->gpus : 1},
+                  {"nnodes", nodes, c->nodes}};
+    size_t n = 0;
+    if (import->n_launch == 0 || import->gpus == 0) return 0;
+    for (size_t i = 0; i < 2; i++) {
+        if (counts[i].before == counts[i].now) continue;
+        if (first && n == 0) stw_text_printf(notes, "Changes against %s\n", import->path);
+        stw_text_printf(notes, "- --%s %" PRIu64 "\n+ --%s %" PRIu64 "\n", counts[i].name,
+                        counts[i].before, counts[i].name, counts[i].now);
+        n++;
+    }
+    return n;
+}
+
 /* @param document all that did not change is there */
 static void note_changes(const stw_emission *e, bool document, stw_text *notes) {
     size_t n = 0;
@@ -246,6 +269,7 @@ static void note_changes(const stw_emission *e, bool document, stw_text *notes) 
         if (has_no_text(&e->import->flags.items[i]))
             stw_text_printf(notes, "Left out, a list of maps: %s\n",
                             e->import->flags.items[i].name);
+    n += note_launch(e, n == 0, notes);
     if (n == 0) stw_text_printf(notes, "No changes against %s\n", e->import->path);
 }
 
@@ -294,6 +318,7 @@ out:
 static void write_script(const framework *f, stw_emission *e, stw_text *settings) {
     if (stw_emit_as_own_script(e, f->name, settings)) return;
     f->write(e, settings);
+    stw_emit_check_command(e, f->name, settings);
     if (e->import != NULL)
         stw_text_printf(&e->notes,
                         "%s is written anew: its command, and the variables that it needs; other "

@@ -1,23 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings in a launch script: the user's script with other values of the arguments that changed.
- * What it becomes is read as --from reads it, argument by argument and variable by variable; where
- * anything else than meant would change, the command is written anew (text.c). */
+/* Settings in a launch script: the user's script with other values of the arguments that changed,
+ * each where its word comes from (shell/places.h). What it becomes is read as --from reads it, and
+ * every command of it is compared, word by word; where anything else than meant would change, the
+ * command is written anew (text.c). */
+#include <inttypes.h>
 #include <string.h>
 
 #include "plan/spec/registry.h"
+#include "planner/frameworks/emit/commands.h"
 #include "planner/frameworks/emit/emission.h"
 #include "planner/frameworks/emit/script_words.h"
 #include "planner/frameworks/import/reading.h"
+
+enum { MOST_EDITS = 512 };
+
+/* Text in place of bytes of the file. */
+typedef struct edit {
+    size_t begin, end;
+    const char *put;
+} edit;
 
 typedef struct editing {
     stw_emission *e;
     const char *framework;
     bool dashed;   /* --name value; else name=value */
     bool switches; /* --name without a value, absent where it is off */
-    bool last;     /* of places that have an argument: other commands may have it, too */
-    stw_text *text;
-    stw_script script; /* of the text as it is now */
-    bool failed;       /* not in place */
+    stw_script script;
+    size_t n;
+    edit edits[MOST_EDITS];
+    size_t n_changes;
+    stw_commands_change changes[MOST_EDITS];
+    bool failed; /* not in place */
 } editing;
 
 static void no_memory(editing *d) {
@@ -26,21 +39,32 @@ static void no_memory(editing *d) {
         d->e->status = stw_fail(d->e->err, STW_STATUS_NO_MEMORY, "--emit", "out of memory");
 }
 
-static void lex(editing *d) {
-    const char *text = d->text->data != NULL ? d->text->data : "";
-    if (d->text->failed || !stw_script_read(text, d->text->length, d->e->pool, &d->script))
-        no_memory(d);
+static void put(editing *d, size_t begin, size_t end, const char *text) {
+    if (d->n == MOST_EDITS || text == NULL) {
+        d->failed = true;
+        return;
+    }
+    size_t i = d->n++;
+    for (; i > 0 && d->edits[i - 1].begin > begin; i--) d->edits[i] = d->edits[i - 1];
+    d->edits[i] = (edit){begin, end, text};
 }
 
-/* Put text in place of bytes from `from` to `to`. */
-static void splice(editing *d, size_t from, size_t to, const char *put) {
-    stw_text out = STW_TEXT_INIT;
-    stw_text_append(&out, d->text->data, from);
-    stw_text_append(&out, put, strlen(put));
-    stw_text_append(&out, d->text->data + to, d->text->length - to);
-    stw_text_free(d->text);
-    *d->text = out;
-    lex(d);
+/* The file with its edits. */
+static void apply(editing *d, stw_text *out) {
+    const stw_import *import = d->e->import;
+    size_t at = 0;
+    for (size_t i = 0; i < d->n && !d->failed; i++) {
+        const edit *x = &d->edits[i];
+        if (x->begin < at || x->end > import->text_length) {
+            d->failed = true; /* two changes of one text */
+            return;
+        }
+        stw_text_append(out, import->text + at, x->begin - at);
+        stw_text_append(out, x->put, strlen(x->put));
+        at = x->end;
+    }
+    stw_text_append(out, import->text + at, import->text_length - at);
+    if (out->failed) no_memory(d);
 }
 
 static const stw_flag *own_flag(const stw_emission *e, const char *name) {
@@ -52,88 +76,165 @@ static bool is_off(const editing *d, const char *value) {
     return value == NULL || (d->switches && strcmp(value, "false") == 0);
 }
 
-/* The words of a value where they are to stand; NULL: they cannot stand there. */
-static const char *words_of(editing *d, const stw_script_site *site, const char *value,
-                            bool equals) {
-    stw_text out = STW_TEXT_INIT;
-    stw_emit_append_words(&out, value, equals);
-    const char *words = out.data != NULL ? stw_pool_string(d->e->pool, out.data) : NULL;
-    stw_text_free(&out);
-    const bool safe = words == NULL || !site->in_quotes || strpbrk(words, "'\"\\$`") == NULL;
-    return safe ? words : NULL;
-}
-
 /* ---- changes ---- */
 
-static bool find(const editing *d, const char *name, stw_script_site *site) {
-    return stw_script_find(&d->script, name, d->dashed, d->last, site);
-}
-
-static void replace(editing *d, const stw_emit_flag *flag) {
-    stw_script_site site;
-    if (!find(d, flag->name, &site)) {
-        d->failed = true;
-        return;
-    }
-    const char *put = words_of(d, &site, flag->value, site.equals);
-    if (put == NULL || site.value_end == site.value_begin)
-        d->failed = true;
+static stw_argument_name name_of(editing *d, const char *name) {
+    stw_text text = STW_TEXT_INIT;
+    stw_argument_name out = {.name = name};
+    stw_emit_append_name(&text, d->framework, name);
+    if (text.data != NULL) out.alias = stw_pool_string(d->e->pool, text.data);
+    if (out.alias == NULL)
+        no_memory(d);
     else
-        splice(d, site.value_begin, site.value_end, put);
+        out.alias += strspn(out.alias, "-+");
+    stw_text_free(&text);
+    return out;
 }
 
-static void take_out(editing *d, const char *name) {
-    stw_script_site site;
-    size_t from, to;
-    if (!find(d, name, &site)) {
+/* What commands are to get in place of what they got. */
+static void expect(editing *d, stw_argument_name name, const char *before, const char *after) {
+    if (d->n_changes == MOST_EDITS) d->failed = true;
+    if (d->failed) return;
+    if (before != NULL && d->switches && strcmp(before, "true") == 0) before = "";
+    if (after != NULL && d->switches && strcmp(after, "true") == 0) after = "";
+    d->changes[d->n_changes++] = (stw_commands_change){name, before, after};
+}
+
+static bool is_text(char kind) { return kind == STW_SCRIPT_SINGLE || kind == STW_SCRIPT_DOUBLE; }
+
+/* A value in words of a shell. @param one as a single word */
+static const char *words_of(editing *d, const char *value, bool one) {
+    stw_text out = STW_TEXT_INIT;
+    stw_emit_append_words(&out, value, one);
+    const char *words = out.data != NULL ? stw_pool_string(d->e->pool, out.data) : NULL;
+    stw_text_free(&out);
+    if (words == NULL) no_memory(d);
+    return words;
+}
+
+/* Does it mean itself in quotes, too? */
+static bool is_plain(const char *words) { return strpbrk(words, "'\"\\$`!") == NULL; }
+
+/* Put a value in place of another one. */
+static void put_value(editing *d, size_t begin, size_t end, const char *value, bool joined) {
+    const stw_script *s = &d->script;
+    const char *words = words_of(d, value, joined);
+    if (words == NULL) return;
+    const bool quoted = begin > 0 && is_text(s->kinds[begin - 1]) && is_text(s->kinds[end]) &&
+                        s->text[begin - 1] == s->text[end] && strchr("\"'", s->text[end]) != NULL;
+    if (!is_plain(words) && quoted)
+        begin--, end++; /* with its quotes */
+    else if (!is_plain(words) &&
+             (is_text(s->kinds[begin]) || (begin > 0 && is_text(s->kinds[begin - 1]))))
+        d->failed = true;
+    put(d, begin, end, words);
+}
+
+/* @param one a value of one word, of a launcher */
+static void replace(editing *d, stw_argument_name name, size_t from, size_t to, const char *before,
+                    const char *after, bool one) {
+    const stw_shell *shell = d->e->import->shell;
+    const size_t word = stw_argument_find(shell, &name, d->dashed, from, to);
+    size_t begin = 0, end = 0;
+    if (word == 0 ||
+        !stw_argument_value_place(&d->script, shell, word - 1, d->dashed, one, &begin, &end)) {
         d->failed = true;
         return;
     }
-    stw_script_without(&d->script, &site, &from, &to);
-    splice(d, from, to, "");
+    const bool joined = stw_argument_value(shell->words[word - 1].text, d->dashed) != NULL;
+    put_value(d, begin, end, after, joined);
+    expect(d, name, before, after);
 }
 
-/* Beside the last of the command's arguments that stands in the text. */
-static void add(editing *d, const stw_emit_flag *flag) {
-    const stw_flags *flags = &d->e->import->flags;
+/* All of this name: of two the last one counts. */
+static void take_out(editing *d, stw_argument_name name, size_t from, const char *before) {
+    const stw_shell *shell = d->e->import->shell;
+    size_t begin, end, n = 0;
+    for (size_t to = shell->n_words; to > from && !d->failed; n++) {
+        to = stw_argument_find(shell, &name, d->dashed, from, to);
+        if (to == 0) break;
+        to--;
+        if (!stw_argument_place(&d->script, shell, to, d->dashed, &begin, &end)) {
+            d->failed = true;
+            return;
+        }
+        stw_script_widen(&d->script, &begin, &end);
+        put(d, begin, end, "");
+    }
+    if (n == 0) d->failed = true;
+    expect(d, name, before, NULL);
+}
+
+/* At the command itself, behind its last word but "$@". */
+static void add(editing *d, stw_argument_name name, const char *flag, const char *value) {
+    const size_t at = d->e->import->shell->insert;
+    const char *words = words_of(d, value, !d->dashed);
     stw_text line = STW_TEXT_INIT;
-    const bool named = d->switches && strcmp(flag->value, "true") == 0;
-    for (size_t i = flags->n; i-- > 0;) {
-        stw_script_site site;
-        if (flags->items[i].line == 0 || !find(d, flags->items[i].name, &site)) continue;
-        const char *put = words_of(d, &site, flag->value, !d->dashed);
-        if (put == NULL) continue;
-        stw_text_printf(&line, " ");
-        stw_emit_append_name(&line, d->framework, flag->name);
-        if (!named) stw_text_printf(&line, d->dashed ? " %s" : "=%s", put);
-        splice(d, site.end, site.end, line.data != NULL ? line.data : "");
-        stw_text_free(&line);
+    if (at == 0 || at > d->script.length || words == NULL ||
+        (is_text(d->script.kinds[at]) && !is_plain(words))) {
+        d->failed = true;
         return;
     }
-    d->failed = true;
+    stw_text_printf(&line, " ");
+    stw_emit_append_name(&line, d->framework, flag);
+    if (!d->switches || strcmp(value, "true") != 0)
+        stw_text_printf(&line, d->dashed ? " %s" : "=%s", words);
+    put(d, at, at, line.data != NULL ? stw_pool_string(d->e->pool, line.data) : NULL);
+    stw_text_free(&line);
+    expect(d, name, NULL, value);
 }
 
 static void change_flags(editing *d) {
     stw_emission *e = d->e;
+    const size_t from = e->import->n_launch;
     for (size_t i = 0; i < e->n && !d->failed; i++) {
         const stw_emit_flag *flag = &e->flags[i];
         const stw_flag *own = own_flag(e, flag->name);
         const char *before = own != NULL ? own->value : NULL;
         if (is_off(d, flag->value) && is_off(d, before)) continue;
         if (flag->value != NULL && before != NULL && strcmp(before, flag->value) == 0) continue;
+        const stw_argument_name name = name_of(d, flag->name);
+        if (d->failed) return;
         if (is_off(d, flag->value))
-            take_out(d, flag->name);
+            take_out(d, name, from, before);
         else if (own == NULL || is_off(d, before))
-            add(d, flag);
+            add(d, name, flag->name, flag->value);
         else
-            replace(d, flag);
+            replace(d, name, from, e->import->shell->n_words, before, flag->value, false);
     }
 }
 
 /* ---- the launch and its environment ---- */
 
-static const char *count_text(const editing *d, uint32_t n) {
-    return stw_pool_printf(d->e->pool, "%u", n > 0 ? n : 1);
+static const char *count_text(const editing *d, uint64_t n) {
+    return stw_pool_printf(d->e->pool, "%" PRIu64, n > 0 ? n : 1);
+}
+
+static void change_count(editing *d, const char *flag, uint32_t n) {
+    const stw_shell *shell = d->e->import->shell;
+    const stw_argument_name name = {.name = flag};
+    const size_t end = d->e->import->n_launch;
+    const size_t word = stw_argument_find(shell, &name, true, 0, end);
+    if (word == 0) {
+        d->failed = true;
+        return;
+    }
+    const char *own = stw_argument_value(shell->words[word - 1].text, true);
+    if (own == NULL && word < end) own = shell->words[word].text;
+    const char *now = count_text(d, n);
+    if (own == NULL || now == NULL)
+        d->failed = true;
+    else if (strcmp(own, now) != 0)
+        replace(d, name, 0, end, own, now, true);
+}
+
+/* Its default is one process; what starts others is not in the file. */
+static bool is_torchrun(const stw_import *import) {
+    for (size_t i = 0; i < import->n_launch; i++)
+        if (strstr(import->launch[i], "torchrun") != NULL ||
+            strstr(import->launch[i], "torch.distributed") != NULL)
+            return true;
+    return false;
 }
 
 /* --nproc_per_node and --nnodes of another machine. */
@@ -142,6 +243,7 @@ static void change_launch(editing *d) {
     const stw_cluster *c = &d->e->plan->cluster;
     const uint64_t gpus = (uint64_t)c->nodes * (c->gpus > 0 ? c->gpus : 1);
     const bool swift = strcmp(d->framework, "ms-swift") == 0;
+    static const stw_argument_name nodes = {.name = "nnodes"};
     if (strcmp(d->framework, "verl") == 0) return; /* these are its arguments */
     if (import->gpus == gpus && (import->nodes == 0 ? c->nodes == 1 : import->nodes == c->nodes))
         return;
@@ -150,23 +252,24 @@ static void change_launch(editing *d) {
         d->failed = true;
         return;
     }
-    const stw_emit_flag each = {"nproc_per_node", count_text(d, c->gpus)};
-    replace(d, &each);
-    if (import->nodes == 0) {
-        stw_script_site site;
-        if (!find(d, "nnodes", &site)) return;
-        const stw_emit_flag all = {"nnodes", count_text(d, c->nodes)};
-        replace(d, &all);
+    static const stw_argument_name each = {.name = "nproc_per_node"};
+    if (import->gpus == 0 && !is_torchrun(import) &&
+        stw_argument_find(import->shell, &each, true, 0, import->n_launch) == 0) {
+        stw_text_printf(&d->e->notes,
+                        "%s does not say on how many GPUs it runs; the plan has %" PRIu64 "\n",
+                        import->path, gpus);
+        return;
     }
+    change_count(d, "nproc_per_node", c->gpus);
+    if (import->nodes == 0 &&
+        stw_argument_find(import->shell, &nodes, true, 0, import->n_launch) > 0)
+        change_count(d, "nnodes", c->nodes);
 }
 
+/* A line before all that runs. */
 static void export_first(editing *d, const char *name, const char *value) {
-    const char *line = stw_pool_printf(d->e->pool, "export %s=%s\n", name, value);
     const size_t at = stw_script_top(&d->script);
-    if (line == NULL)
-        d->failed = true;
-    else
-        splice(d, at, at, line);
+    put(d, at, at, stw_pool_printf(d->e->pool, "export %s=%s\n", name, value));
 }
 
 /* Does the file say the plan's allocator? */
@@ -194,8 +297,8 @@ static bool same_allocator(const editing *d) {
 static void change_environment(editing *d) {
     const bool megatron = strcmp(d->framework, "megatron") == 0;
     if (!same_allocator(d)) {
-        d->failed = d->failed || d->text->data == NULL || d->e->allocator == NULL ||
-                    strstr(d->text->data, "ALLOC_CONF") != NULL;
+        d->failed = d->failed || d->e->allocator == NULL ||
+                    strstr(d->e->import->text, "ALLOC_CONF") != NULL;
         if (!d->failed) export_first(d, "PYTORCH_CUDA_ALLOC_CONF", d->e->allocator);
     }
     if (d->failed || !megatron || d->e->import->n_launch == 0) return;
@@ -252,56 +355,121 @@ static bool same_lines(const char *const *before, size_t n, const char *const *n
     return true;
 }
 
-static bool same_launch(const stw_import *before, const stw_import *now) {
-    if (before->n_launch != now->n_launch) return false;
-    size_t others = 0; /* the numbers of GPUs and nodes */
-    for (size_t i = 0; i < now->n_launch; i++)
-        others += strcmp(before->launch_source[i], now->launch_source[i]) != 0;
-    return others <= 2 && equal(before->program, now->program) && equal(before->rest, now->rest);
+/* Every command gets what it got, but for the changes. */
+static bool same_commands(editing *d, const stw_import *now) {
+    stw_text others = STW_TEXT_INIT;
+    const stw_import *before = d->e->import;
+    const stw_commands of = {.before = before->shell,
+                             .now = now->shell,
+                             .dashed = d->dashed,
+                             .n = d->n_changes,
+                             .changes = d->changes};
+    int line = 0;
+    const bool same = equal(before->program, now->program) && equal(before->rest, now->rest) &&
+                      now->shell != NULL && stw_commands_same(&of, &others, &line);
+    if (same && others.length > 0) stw_text_append(&d->e->notes, others.data, others.length);
+    stw_text_free(&others);
+    return same;
 }
 
-static bool is_meant(editing *d) {
+static bool same_gpus(const editing *d, const stw_import *now) {
+    const stw_cluster *c = &d->e->plan->cluster;
+    if (strcmp(d->framework, "megatron") != 0 || now->gpus == 0) return true;
+    return now->gpus == (uint64_t)c->nodes * (c->gpus > 0 ? c->gpus : 1);
+}
+
+static bool is_meant(editing *d, const stw_text *text) {
     const stw_import *before = d->e->import;
     stw_import now = {.pool = NULL};
     stw_error ignored = STW_ERROR_INIT;
-    const stw_status status = stw_import_parse(d->framework, before->path, d->text->data,
-                                               d->text->length, &now, &ignored);
+    const stw_status status =
+        stw_import_parse(d->framework, before->path, text->data, text->length, &now, &ignored);
     if (status == STW_STATUS_NO_MEMORY) no_memory(d);
     bool same = status == STW_STATUS_OK;
-    same = same && same_flags(d, &now) && same_launch(before, &now) &&
+    same = same && same_flags(d, &now) && same_gpus(d, &now) &&
            same_lines(before->exports, before->n_exports, now.exports, now.n_exports) &&
-           same_lines(before->variables, before->n_variables, now.variables, now.n_variables);
+           same_lines(before->variables, before->n_variables, now.variables, now.n_variables) &&
+           same_commands(d, &now);
     stw_import_free(&now);
     return same;
 }
 
-static bool edit(editing *d) {
-    const stw_import *import = d->e->import;
+static bool edit_file(editing *d, stw_text *out) {
     const size_t said = d->e->notes.length;
-    stw_text_append(d->text, import->text, import->text_length);
-    lex(d);
+    if (!stw_script_read(d->e->import->text, d->e->import->text_length, d->e->pool, &d->script))
+        no_memory(d);
     if (!d->failed) change_flags(d);
     if (!d->failed) change_launch(d);
     if (!d->failed) change_environment(d);
-    if (!d->failed && !d->text->failed && is_meant(d)) return true;
-    stw_text_free(d->text);
+    if (!d->failed) apply(d, out);
+    if (!d->failed && is_meant(d, out)) return true;
+    stw_text_free(out);
+    *out = (stw_text)STW_TEXT_INIT;
     if (d->e->notes.length > said) d->e->notes.data[d->e->notes.length = said] = '\0';
     return false;
 }
 
-bool stw_emit_as_own_script(stw_emission *e, const char *framework, stw_text *out) {
+static bool begin(stw_emission *e, const char *framework, editing *d) {
     const bool verl = strcmp(framework, "verl") == 0;
     const bool megatron = strcmp(framework, "megatron") == 0;
     if (e->status != STW_STATUS_OK || e->import == NULL || e->import->text == NULL) return false;
     if (!verl && !megatron && strcmp(framework, "ms-swift") != 0) return false;
-    for (int last = 1; last >= 0; last--) {
-        editing d = {.e = e,
-                     .framework = framework,
-                     .dashed = !verl,
-                     .switches = megatron,
-                     .last = last == 1,
-                     .text = out};
-        if (edit(&d) || e->status != STW_STATUS_OK) return true;
+    memset(d, 0, sizeof *d); /* it is large */
+    d->e = e;
+    d->framework = framework;
+    d->dashed = !verl;
+    d->switches = megatron;
+    return true;
+}
+
+bool stw_emit_as_own_script(stw_emission *e, const char *framework, stw_text *out) {
+    editing *d = stw_pool_alloc(e->pool, sizeof *d);
+    if (d == NULL || !begin(e, framework, d) || e->import->shell == NULL) return false;
+    return edit_file(d, out) || e->status != STW_STATUS_OK;
+}
+
+/* ---- a command that is written anew ---- */
+
+static bool is_kept(editing *d, const stw_import *now) {
+    const stw_import *before = d->e->import;
+    const size_t n = before->n_launch, m = now->n_launch;
+    if (n > 0 && (m == 0 || !equal(before->launch_source[n - 1], now->launch_source[m - 1])))
+        return false;
+    for (size_t i = 0; i < d->e->n; i++) { /* 4$HOOK would be 2 */
+        const stw_flag *own = own_flag(d->e, d->e->flags[i].name);
+        const size_t length = own != NULL ? strlen(own->value) : 0;
+        if (own == NULL || own->source == NULL || equal(own->value, d->e->flags[i].value)) continue;
+        if (strncmp(own->source, own->value, length) == 0 && own->source[length] == '$')
+            return false;
     }
-    return false;
+    return same_flags(d, now) && same_gpus(d, now) && equal(before->program, now->program) &&
+           equal(before->rest, now->rest);
+}
+
+void stw_emit_check_command(stw_emission *e, const char *framework, const stw_text *text) {
+    editing *d = stw_pool_alloc(e->pool, sizeof *d);
+    stw_import now = {.pool = NULL};
+    stw_error ignored = STW_ERROR_INIT;
+    if (d == NULL || !begin(e, framework, d) || e->import->shell == NULL) return;
+    const stw_import *import = e->import;
+    if (import->between > 0) {
+        e->status = stw_fail_at(
+            e->err, STW_STATUS_NOT_BUILT_IN, import->path, import->between, 1,
+            "--emit would write the command anew, and this line has text that only a running shell "
+            "knows between its arguments; nothing is written. Write that at the end of the "
+            "command");
+        return;
+    }
+    const stw_status status =
+        stw_import_parse(framework, import->path, text->data, text->length, &now, &ignored);
+    if (status == STW_STATUS_NO_MEMORY) no_memory(d);
+    /* what cannot be read is refused where it is read back */
+    if (status == STW_STATUS_OK && !is_kept(d, &now)) {
+        const int line = import->shell->n_words > 0 ? import->shell->words[0].line : 1;
+        e->status = stw_fail_at(
+            e->err, STW_STATUS_NOT_BUILT_IN, import->path, line, 1,
+            "--emit cannot write this command with the changes alone; nothing is written. Give the "
+            "arguments that change as --name value in the command itself");
+    }
+    stw_import_free(&now);
 }

@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner/frameworks/emit/script_words.h"
 
-#include <ctype.h>
 #include <string.h>
-
-enum {
-    CODE = 'c',
-    ARRAY = 'a',  /* between the brackets of NAME=( ) */
-    SINGLE = 's', /* with the quotes */
-    DOUBLE = 'd',
-    COMMENT = '#',
-    NESTED = 'n' /* $( ), ${ }, ` `, here-documents */
-};
 
 /* ---- what each byte is ---- */
 
@@ -32,7 +22,7 @@ static void take(lexer *l, size_t n, char kind) {
     for (; n > 0 && l->at < l->length; n--) l->kinds[l->at++] = kind;
 }
 
-/* @param kind SINGLE of ' ' alone: a backslash is one of its characters, but in $' ' */
+/* @param kind STW_SCRIPT_SINGLE of ' ' alone: a backslash is one of its characters, but in $' ' */
 static void take_quoted(lexer *l, char quote, char kind) {
     const bool plain = quote == '\'' && !(l->at > 0 && l->text[l->at - 1] == '$');
     take(l, 1, kind);
@@ -45,17 +35,17 @@ static void take_quoted(lexer *l, char quote, char kind) {
 static void take_expansion(lexer *l) {
     const char open = peek(l, 1), close = open == '(' ? ')' : '}';
     size_t depth = 0;
-    take(l, 1, NESTED);
+    take(l, 1, STW_SCRIPT_NESTED);
     do {
         const char c = peek(l, 0);
         if (c == '\'' || c == '"') {
-            take_quoted(l, c, NESTED);
+            take_quoted(l, c, STW_SCRIPT_NESTED);
             continue;
         }
-        if (c == '\\') take(l, 1, NESTED);
+        if (c == '\\') take(l, 1, STW_SCRIPT_NESTED);
         depth += c == open;
         depth -= c == close;
-        take(l, 1, NESTED);
+        take(l, 1, STW_SCRIPT_NESTED);
     } while (l->at < l->length && depth > 0);
 }
 
@@ -65,15 +55,15 @@ static bool take_special(lexer *l) {
         take_expansion(l);
         return true;
     }
-    if (c == '`') take_quoted(l, '`', NESTED);
+    if (c == '`') take_quoted(l, '`', STW_SCRIPT_NESTED);
     return c == '`';
 }
 
 static void take_double(lexer *l) {
-    take(l, 1, DOUBLE);
+    take(l, 1, STW_SCRIPT_DOUBLE);
     while (l->at < l->length && peek(l, 0) != '"')
-        if (!take_special(l)) take(l, peek(l, 0) == '\\' ? 2 : 1, DOUBLE);
-    take(l, 1, DOUBLE);
+        if (!take_special(l)) take(l, peek(l, 0) == '\\' ? 2 : 1, STW_SCRIPT_DOUBLE);
+    take(l, 1, STW_SCRIPT_DOUBLE);
 }
 
 static void note_here(lexer *l) {
@@ -91,7 +81,7 @@ static void take_here(lexer *l) {
         const size_t tabs = strspn(line, "\t"), n = strcspn(line, "\n");
         const bool ends =
             n - tabs == l->here_length && memcmp(line + tabs, l->here, l->here_length) == 0;
-        take(l, n + 1, NESTED);
+        take(l, n + 1, STW_SCRIPT_NESTED);
         if (ends) break;
     }
     l->here = NULL;
@@ -99,15 +89,15 @@ static void take_here(lexer *l) {
 
 static void take_code(lexer *l) {
     const char c = peek(l, 0), before = l->at > 0 ? l->text[l->at - 1] : '\n';
-    const char kind = l->in_array ? ARRAY : CODE;
+    const char kind = l->in_array ? STW_SCRIPT_ARRAY : STW_SCRIPT_CODE;
     if (c == '\\') {
         take(l, 2, kind);
     } else if (c == '\'') {
-        take_quoted(l, c, SINGLE);
+        take_quoted(l, c, STW_SCRIPT_SINGLE);
     } else if (c == '"') {
         take_double(l);
     } else if (c == '#' && strchr(" \t\n;(&|", before) != NULL) {
-        while (l->at < l->length && peek(l, 0) != '\n') take(l, 1, COMMENT);
+        while (l->at < l->length && peek(l, 0) != '\n') take(l, 1, STW_SCRIPT_COMMENT);
     } else if (c == '\n' && l->here != NULL && !l->in_array) {
         take(l, 1, kind);
         take_here(l);
@@ -123,120 +113,26 @@ bool stw_script_read(const char *text, size_t length, stw_pool *pool, stw_script
     lexer l = {.text = text, .length = length, .kinds = stw_pool_alloc(pool, length + 1)};
     if (l.kinds == NULL) return false;
     while (l.at < l.length) take_code(&l);
-    l.kinds[length] = CODE;
+    l.kinds[length] = STW_SCRIPT_CODE;
     *out = (stw_script){text, length, l.kinds};
     return true;
 }
 
-/* ---- arguments ---- */
+/* ---- places ---- */
 
-static bool is_text(char kind) { return kind == SINGLE || kind == DOUBLE; }
-
-/* Blanks and line ends between the words of one command. */
-static size_t skip_between(const stw_script *s, size_t at, char kind) {
-    for (; at < s->length && s->kinds[at] == kind; at++) {
-        const char c = s->text[at];
-        if (c == '\\' && s->text[at + 1] == '\n')
-            at++;
-        else if (c == '\n' ? kind == CODE : c != ' ' && c != '\t')
-            break;
-    }
-    return at;
-}
-
-/* @param kind CODE or ARRAY: of a word with its quotes and expansions; else within a text */
-static size_t word_end(const stw_script *s, size_t at, char kind) {
-    while (at < s->length) {
-        const char c = s->text[at], of = s->kinds[at];
-        const bool same = of == kind, own = same || (!is_text(kind) && of != COMMENT);
-        if (!own && of != NESTED) break;
-        if (same && strchr(" \t\n", c) != NULL) break;
-        if (same && !is_text(kind) && strchr(";&|<>()", c) != NULL) break;
-        if (same && is_text(kind) && c == (kind == SINGLE ? '\'' : '"')) break;
-        at += same && c == '\\' && at + 1 < s->length ? 2 : 1;
-    }
-    return at < s->length ? at : s->length;
-}
-
-/* Does a word of this kind begin here? No redirection such as 2>&1. */
-static bool is_word_at(const stw_script *s, size_t at, char kind) {
-    const size_t digits = strspn(s->text + at, "0123456789");
-    const char after = s->text[at + digits];
-    if (!is_text(kind) && (after == '<' || after == '>')) return false;
-    return at < s->length && word_end(s, at, kind) > at &&
-           !(s->text[at] == '\\' && s->text[at + 1] == '\n');
-}
-
-static bool matches(const char *at, const char *name) {
-    for (; *name != '\0'; at++, name++)
-        if (*at != *name && !(*at == '_' && *name == '-') && !(*at == '-' && *name == '_'))
-            return false;
-    return true;
-}
-
-/* The argument whose name ends at `end`. */
-static stw_script_site site_of(const stw_script *s, size_t begin, size_t end, char kind) {
-    stw_script_site site = {.begin = begin, .in_quotes = is_text(kind)};
-    site.equals = s->text[end] == '=';
-    site.end = site.value_begin = site.value_end = end;
-    if (site.equals) {
-        site.value_begin = end + 1;
-        site.end = site.value_end = word_end(s, end + 1, kind);
-        return site;
-    }
-    for (size_t at = skip_between(s, end, kind); is_word_at(s, at, kind);
-         at = skip_between(s, site.value_end, kind)) {
-        if (s->text[at] == '-' && s->text[at + 1] == '-' && isalpha((unsigned char)s->text[at + 2]))
-            break;
-        if (at == end) break; /* the name goes on */
-        if (site.value_end == end) site.value_begin = at;
-        site.end = site.value_end = word_end(s, at, kind);
-    }
-    return site;
-}
-
-/* One word in quotes, 'a.b=c': its quotes are no place where texts are split. */
-static bool is_whole_word(const stw_script *s, size_t begin, const stw_script_site *site) {
-    return begin > 0 && is_text(s->kinds[begin]) && strchr("'\"", s->text[begin - 1]) != NULL &&
-           (begin < 2 || strchr(" \t\n(", s->text[begin - 2]) != NULL) &&
-           s->text[site->end] == s->text[begin - 1];
-}
-
-bool stw_script_find(const stw_script *s, const char *name, bool dashed, bool last,
-                     stw_script_site *out) {
-    const size_t n = strlen(name);
-    bool found = false;
-    for (size_t at = 0; at + n <= s->length && (last || !found); at++) {
-        const char kind = s->kinds[at];
-        if (kind == COMMENT || kind == NESTED || !matches(s->text + at, name)) continue;
-        size_t begin = at;
-        while (!dashed && begin > 0 && s->text[begin - 1] == '+') begin--;
-        if (dashed && (at < 2 || memcmp(s->text + at - 2, "--", 2) != 0)) continue;
-        if (dashed) begin = at - 2;
-        if (begin > 0 && strchr(" \t\n('\"", s->text[begin - 1]) == NULL) continue;
-        const char after = s->text[at + n];
-        if (!dashed ? after != '=' : after != '\0' && strchr(" \t\n=\\)\"'", after) == NULL)
-            continue;
-        *out = site_of(s, begin, at + n, kind);
-        if (is_whole_word(s, begin, out)) out->begin--, out->end++;
-        found = true;
-    }
-    return found;
-}
-
-void stw_script_without(const stw_script *s, const stw_script_site *site, size_t *from,
-                        size_t *to) {
-    size_t begin = site->begin, end = site->end;
+void stw_script_widen(const stw_script *s, size_t *from, size_t *to) {
+    const size_t start = *from;
+    size_t begin = start, end = *to;
     while (begin > 0 && (s->text[begin - 1] == ' ' || s->text[begin - 1] == '\t')) begin--;
     const bool first = begin == 0 || s->text[begin - 1] == '\n';
     const size_t blanks = strspn(s->text + end, " \t");
     const char *after = s->text + end + blanks;
     if (first && begin > 1 && after[0] == '\\' && after[1] == '\n')
         end += blanks + 2; /* its line */
-    else if (first && s->kinds[site->begin] == ARRAY && *after == '\n')
+    else if (first && *after == '\n' && s->kinds[end + blanks] == STW_SCRIPT_ARRAY)
         end += blanks + 1;
     else if (first)
-        begin = site->begin;
+        begin = start;
     *from = begin;
     *to = end;
 }
