@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -7,9 +9,11 @@
 
 static const uint64_t GIB = 1ull << 30;
 static const uint64_t MAX_NODE_FACTOR = 1024;
+static const uint64_t DISK_STEP_GIB = 100, MOST_DISK_STEPS = 160;
 static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
 
-#define MAX_CUT 16 /* ranks, and experts of each kind of block */
+#define MOST_CHANGES 4 /* of a step */
+#define MAX_CUT 16     /* ranks, and experts of each kind of block */
 
 /* A share of the GPU goes down by one of so many parts, to so many of them. */
 enum { SHARES = 20, LEAST_SHARE = 4 };
@@ -19,6 +23,11 @@ enum { SHARES = 20, LEAST_SHARE = 4 };
 static void set_count(stw_change *c, const char *key, uint64_t count, const char *unit) {
     snprintf(c->key, sizeof c->key, "%s", key);
     snprintf(c->value, sizeof c->value, "%llu%s", (unsigned long long)count, unit);
+}
+
+static void set_text(stw_change *c, const char *key, const char *value) {
+    snprintf(c->key, sizeof c->key, "%s", key);
+    snprintf(c->value, sizeof c->value, "%s", value);
 }
 
 /* The i-th number below `from` that divides `whole`; 1 where there are fewer. */
@@ -39,25 +48,34 @@ static uint64_t parts_below(uint64_t from, uint64_t whole) {
 static uint32_t park_changes(const stw_knob *k, uint64_t steps, stw_change *out) {
     uint32_t n = 0;
     for (uint64_t i = 0; i < steps; i++) {
-        snprintf(out[n].key, sizeof out->key, "%s", k->words[i]);
-        snprintf(out[n++].value, sizeof out->value, "host");
+        set_text(&out[n++], k->words[i], "host");
         if (strcmp(k->words[i], "park.moments") != 0) continue;
-        snprintf(out[n].key, sizeof out->key, "park.moments_back");
-        snprintf(out[n++].value, sizeof out->value, "forward_backward");
+        set_text(&out[n++], "park.moments_back", "forward_backward");
     }
     return n;
 }
 
-uint32_t stw_knob_changes(const stw_knob *k, uint64_t i, stw_change *out) {
+/* Does the run have this value already? */
+static bool is_word(const stw_run_spec *run, const char *key, const char *word) {
+    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
+    stw_text text = STW_TEXT_INIT;
+    if (row == NULL) return false;
+    stw_spec_write_value(row, run, &text);
+    bool same = text.data != NULL && strcmp(text.data, word) == 0;
+    stw_text_free(&text);
+    return same;
+}
+
+/* What a step changes. @param out room for MOST_CHANGES @return how many */
+static uint32_t changes_of(const stw_knob *k, uint64_t i, stw_change *out) {
     uint64_t value = k->from;
     switch (k->kind) {
     case STW_KNOB_WORD:
-        snprintf(out->key, sizeof out->key, "%s", k->key);
-        snprintf(out->value, sizeof out->value, "%s", k->word);
+        set_text(out, k->key, k->word);
         return 1;
     case STW_KNOB_PARK:
         return park_changes(k, i, out);
-    case STW_KNOB_UP:
+    case STW_KNOB_NODES:
     case STW_KNOB_GIB:
         value = (k->from / k->step + i) * k->step;
         break;
@@ -79,6 +97,64 @@ uint32_t stw_knob_changes(const stw_knob *k, uint64_t i, stw_change *out) {
     return 1;
 }
 
+/* By how many doublings, or words, a step is from the run. */
+static double amount_of(const stw_knob *k, uint64_t i) {
+    stw_change to[MOST_CHANGES];
+    const uint32_t n = changes_of(k, i, to);
+    if (k->kind == STW_KNOB_WORD || k->kind == STW_KNOB_PARK) return n;
+    const double from = (double)k->from / (k->kind == STW_KNOB_SHARE ? SHARES : 1);
+    return fabs(log2(fmax(strtod(to->value, NULL), 1e-3) / fmax(from, 1)));
+}
+
+double stw_mix_amount(const stw_mix *mix) {
+    double amount = 0;
+    for (uint32_t i = 0; i < mix->n; i++) amount += amount_of(mix->knobs[i], mix->steps[i]);
+    return amount;
+}
+
+static bool is_among(const stw_change *changes, uint32_t n, const char *key) {
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(changes[i].key, key) == 0) return true;
+    return false;
+}
+
+/* Settings that go with a knob, which the run and other changes do not say. */
+static uint32_t add_with(const stw_plan *plan, const char *with, stw_change *out, uint32_t n) {
+    for (const char *at = with; at != NULL && *at != '\0' && n < STW_MAX_MIX_CHANGES;) {
+        stw_change c;
+        const char *equals = strchr(at, '='), *end = equals + strcspn(equals, " ");
+        snprintf(c.key, sizeof c.key, "%.*s", (int)(equals - at), at);
+        snprintf(c.value, sizeof c.value, "%.*s", (int)(end - equals - 1), equals + 1);
+        if (!is_among(out, n, c.key) && !is_word(&plan->run, c.key, c.value)) out[n++] = c;
+        at = *end == ' ' ? end + 1 : end;
+    }
+    return n;
+}
+
+/* A limit above the node's memory is one of another node: both are stated. */
+static uint32_t add_memory(const stw_plan *plan, stw_change *out, uint32_t n) {
+    for (uint32_t i = 0; i < n && n < STW_MAX_MIX_CHANGES; i++) {
+        if (strcmp(out[i].key, "node.host.limit") != 0) continue;
+        if (strtoull(out[i].value, NULL, 10) <= plan->cluster.host.memory_bytes / GIB) return n;
+        memmove(&out[i + 1], &out[i], (n - i) * sizeof *out);
+        set_text(&out[i], "node.host.memory", out[i + 1].value);
+        return n + 1;
+    }
+    return n;
+}
+
+uint32_t stw_mix_changes(const stw_plan *plan, const stw_mix *mix, stw_change *out) {
+    stw_change step[MOST_CHANGES];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < mix->n; i++) {
+        const uint32_t more = changes_of(mix->knobs[i], mix->steps[i], step);
+        for (uint32_t c = 0; c < more && n < STW_MAX_MIX_CHANGES; c++)
+            if (!is_among(out, n, step[c].key)) out[n++] = step[c];
+    }
+    for (uint32_t i = 0; i < mix->n; i++) n = add_with(plan, mix->knobs[i]->with, out, n);
+    return add_memory(plan, out, n);
+}
+
 /* ---- knobs ---- */
 
 typedef struct adding {
@@ -87,24 +163,29 @@ typedef struct adding {
 } adding;
 
 static void add_knob(const adding *to, stw_knob k) {
-    if (!k.in_pairs && !k.single) k.in_pairs = k.single = true;
     if (k.n > 0 && to->knobs->n < STW_MAX_KNOBS) to->knobs->list[to->knobs->n++] = k;
 }
 
-/* Does the run have this value already? */
-static bool is_word(const stw_run_spec *run, const char *key, const char *word) {
-    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
-    stw_text text = STW_TEXT_INIT;
-    if (row == NULL) return false;
-    stw_spec_write_value(row, run, &text);
-    bool same = text.data != NULL && strcmp(text.data, word) == 0;
-    stw_text_free(&text);
-    return same;
+static stw_reach reach_of(const char *key) {
+    if (strcmp(key, "engine") == 0) return STW_REACH_ENGINE;
+    return strncmp(key, "park.", 5) == 0 ? STW_REACH_PARK : STW_REACH_SETTING;
 }
 
-static void add_word(const adding *to, const char *key, const char *word, const char *why) {
-    if (is_word(&to->plan->run, key, word)) return;
-    add_knob(to, (stw_knob){.key = key, .why = why, .kind = STW_KNOB_WORD, .word = word, .n = 1});
+static void add_word(const adding *to, const stw_engine_fix *f) {
+    const stw_reach reach = reach_of(f->key);
+    if (is_word(&to->plan->run, f->key, f->value)) return;
+    add_knob(to, (stw_knob){.key = f->key,
+                            .why = f->why,
+                            .kind = STW_KNOB_WORD,
+                            .reach = reach,
+                            .word = f->value,
+                            .with = f->with,
+                            .n = 1,
+                            .alone = reach == STW_REACH_ENGINE});
+}
+
+static void add(const adding *to, const char *key, const char *word, const char *why) {
+    add_word(to, &(stw_engine_fix){.key = key, .value = word, .why = why});
 }
 
 /* Does another role use the trainer's GPUs? */
@@ -128,17 +209,11 @@ static void add_parks(const adding *to) {
     add_knob(to, (stw_knob){.key = words[0],
                             .why = "state waits on the host while other roles use the GPUs",
                             .kind = STW_KNOB_PARK,
+                            .reach = STW_REACH_PARK,
                             .words = words,
-                            .n = n,
-                            .single = true});
+                            .n = n});
     if (!run->park.moments)
-        add_knob(to, (stw_knob){.key = "park.moments",
-                                .why = "moments wait on the host but in the step",
-                                .kind = STW_KNOB_WORD,
-                                .word = "host",
-                                .n = 1,
-                                .in_pairs = true,
-                                .single = true});
+        add(to, "park.moments", "host", "moments wait on the host but in the step");
 }
 
 /* Choices that the spec takes from the planner. */
@@ -164,11 +239,9 @@ static void add_choices(const adding *to) {
         {"prefetch.depth", run->prefetch.depth != STW_AUTO},
     };
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
-        if (choices[i].fixed)
-            add_word(to, choices[i].key, "auto", "leaves the choice to the planner");
+        if (choices[i].fixed) add(to, choices[i].key, "auto", "leaves the choice to the planner");
     const stw_engine *engine = stw_engine_find(run->engine);
-    for (const stw_engine_fix *f = engine->fixes; f != NULL && f->key != NULL; f++)
-        add_word(to, f->key, f->value, f->why);
+    for (const stw_engine_fix *f = engine->fixes; f != NULL && f->key != NULL; f++) add_word(to, f);
 }
 
 /* Do weights go from the trainer to a rollout? */
@@ -189,9 +262,9 @@ static void add_synced(const adding *to, uint32_t number, const stw_role *role) 
     if (level == NULL || bucket == NULL) return;
     /* an engine without levels refuses the trial */
     if (sleeps && (role->sleep_level == 1 || role->sleep_level == STW_AUTO))
-        add_word(to, level, "2", "asleep it discards its weights, which every sync brings anew");
+        add(to, level, "2", "asleep it discards its weights, which every sync brings anew");
     if (role->update_bucket_bytes > GIB)
-        add_word(to, bucket, "1GiB", "smaller buffers of the weight sync");
+        add(to, bucket, "1GiB", "smaller buffers of the weight sync");
 }
 
 /* What a role holds of GPUs that others or its own other bytes need. */
@@ -210,9 +283,9 @@ static void add_roles(const adding *to) {
         const char *frees = stw_pool_printf(pool, "roles.%u.free_cache_engine", (unsigned)r);
         if (share == NULL || builds == NULL || frees == NULL) return;
         if (role->builds_trainer_model)
-            add_word(to, builds, "false", "a rollout needs its own weights alone");
+            add(to, builds, "false", "a rollout needs its own weights alone");
         if (role->free_cache_engine == false && strcmp(role->with, "none") != 0)
-            add_word(to, frees, "true", "the role sleeps while others use its GPUs");
+            add(to, frees, "true", "the role sleeps while others use its GPUs");
         const uint64_t now = (uint64_t)(role->gpu_memory_utilization * SHARES + 0.999);
         add_knob(to, (stw_knob){.key = share,
                                 .why = "a smaller KV cache",
@@ -241,14 +314,7 @@ static void add_host_room(const adding *to) {
                                     .n = memory / GIB - limits[i].limit_bytes / GIB});
 }
 
-/* Powers of two by which `from` can grow up to `to`. */
-static uint64_t doublings(uint64_t from, uint64_t to) {
-    uint64_t n = 0;
-    while (from << (n + 1) <= to) n++;
-    return n;
-}
-
-/* The same while all of `whole` can be cut into so many parts: 8 of 24 ranks, not 16. */
+/* Doublings of `from` while all of `whole` can be cut into so many parts: 8 of 24 ranks, not 16. */
 static uint64_t cutting_doublings(uint64_t from, const uint64_t *whole, size_t n_whole) {
     for (uint64_t n = 0;; n++)
         for (size_t i = 0; i < n_whole; i++)
@@ -272,6 +338,7 @@ static void add_packed(const adding *to) {
     stw_knob k = {.key = "batch.max_tokens_per_gpu",
                   .why = "fewer activations and logits per GPU",
                   .kind = STW_KNOB_PART,
+                  .reach = STW_REACH_BATCH,
                   .from = packed,
                   .whole = packed};
     if (packed <= one) return;
@@ -290,17 +357,18 @@ static void add_ways(const adding *to) {
     const stw_run_spec *run = &to->plan->run;
     const uint64_t micro = run->batch.micro_batch, replicas = run->parallel.dp_replicate;
     const uint64_t passes = micro * run->batch.grad_accumulation;
-    add_word(to, "attention", "flash", "keeps no attention scores");
+    add(to, "attention", "flash", "keeps no attention scores");
     add_knob(to, (stw_knob){.key = "parallel.dp_replicate",
                             .why = "shards the state over more GPUs instead of replicating it",
                             .kind = STW_KNOB_PART,
                             .from = replicas,
                             .whole = replicas,
                             .n = parts_below(replicas, replicas)});
-    add_word(to, "loss.fused", "true", "never holds all logits at once");
+    add(to, "loss.fused", "true", "never holds all logits at once");
     add_knob(to, (stw_knob){.key = "batch.micro_batch",
                             .why = "fewer activations and logits per GPU",
                             .kind = STW_KNOB_PART,
+                            .reach = STW_REACH_BATCH,
                             .from = micro,
                             .whole = passes,
                             .n = parts_below(micro, passes)});
@@ -317,12 +385,13 @@ static void add_parallel(const adding *to) {
                                 .kind = STW_KNOB_DOUBLE,
                                 .from = run->parallel.ep,
                                 .n = cutting_doublings(run->parallel.ep, &cut[1], kinds),
-                                .needs_nodes = true});
+                                .follows_nodes = true});
     add_knob(to, (stw_knob){.key = "parallel.cp",
                             .why = "cuts sequences over GPUs",
                             .kind = STW_KNOB_DOUBLE,
                             .from = run->parallel.cp,
-                            .n = cutting_doublings(run->parallel.cp, cut, 1)});
+                            .n = cutting_doublings(run->parallel.cp, cut, 1),
+                            .follows_nodes = kinds == 0});
 }
 
 /* What changes the run's meaning. */
@@ -333,34 +402,72 @@ static void add_quality(const adding *to) {
         add_knob(to, (stw_knob){.key = "precision.grads",
                                 .why = "changes numerics: gradients in bf16",
                                 .kind = STW_KNOB_WORD,
+                                .reach = STW_REACH_NUMERICS,
                                 .word = "bf16",
                                 .n = 1,
-                                .single = true});
+                                .alone = true});
     if (length > MIN_SEQ_LEN)
         add_knob(to, (stw_knob){.key = "batch.seq_len",
                                 .why = "fewer activations and logits per GPU",
                                 .kind = STW_KNOB_DOWN,
+                                .reach = STW_REACH_SEQUENCE,
                                 .from = length,
                                 .step = step,
                                 .n = stw_div_up_u64(length, step) - 1});
 }
 
-static void add_nodes(const adding *to) {
-    uint64_t nodes = to->plan->cluster.nodes;
+/* Does the engine keep state on NVMe? */
+static bool uses_nvme(const stw_plan *plan) {
+    const stw_engine_refusal *r = plan->job->engine->spec.refuses;
+    for (; r != NULL && r->key != NULL; r++)
+        if (strcmp(r->key, "placement.moments") == 0 && strcmp(r->word, "nvme") == 0) return false;
+    return true;
+}
+
+static void add_machines(const adding *to) {
+    const uint64_t nodes = to->plan->cluster.nodes;
+    const uint64_t disk = to->plan->cluster.nvme.capacity_bytes / GIB;
+    if (uses_nvme(to->plan))
+        add_knob(to, (stw_knob){.key = "node.nvme.capacity",
+                                .why = disk > 0 ? "a larger disk in each node"
+                                                : "a disk in each node, read at 3 and written at "
+                                                  "1.5 GB/s unless node.nvme says other rates",
+                                .kind = STW_KNOB_GIB,
+                                .reach = STW_REACH_MACHINES,
+                                .from = disk,
+                                .step = DISK_STEP_GIB,
+                                .n = MOST_DISK_STEPS});
     add_knob(to, (stw_knob){.key = "nodes",
                             .why = "shards the state over more GPUs",
-                            .kind = STW_KNOB_UP,
+                            .kind = STW_KNOB_NODES,
+                            .reach = STW_REACH_MACHINES,
                             .from = nodes,
                             .step = 1,
-                            .n = nodes * (MAX_NODE_FACTOR - 1),
-                            .single = true});
-    /* beside groups of ranks, which are powers of two */
-    add_knob(to, (stw_knob){.key = "nodes",
-                            .why = "shards the state over more GPUs",
-                            .kind = STW_KNOB_DOUBLE,
-                            .from = nodes,
-                            .n = doublings(nodes, nodes * MAX_NODE_FACTOR),
-                            .in_pairs = true});
+                            .n = nodes * (MAX_NODE_FACTOR - 1)});
+}
+
+bool stw_knob_of_limit(const stw_plan *plan, const char *resource, uint64_t most_gib,
+                       stw_knob *out) {
+    const stw_cluster *c = &plan->cluster;
+    const struct {
+        const char *resource, *key;
+        uint64_t now_bytes;
+    } keys[] = {{"gpu memory", "node.gpu.memory", c->gpu.memory_bytes},
+                {"host memory", "node.host.limit", stw_cluster_host_capacity(c)},
+                {"page-locked memory", "node.host.page_lock_limit", c->host.page_lock_limit_bytes},
+                {"nvme", "node.nvme.capacity", c->nvme.capacity_bytes}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const uint64_t from = keys[i].now_bytes / GIB;
+        if (strcmp(resource, keys[i].resource) != 0 || most_gib <= from) continue;
+        *out = (stw_knob){.key = keys[i].key,
+                          .why = "",
+                          .kind = STW_KNOB_GIB,
+                          .from = from,
+                          .step = 1,
+                          .n = most_gib - from};
+        return true;
+    }
+    return false;
 }
 
 void stw_knobs_of(const stw_plan *plan, stw_knobs *out) {
@@ -373,5 +480,5 @@ void stw_knobs_of(const stw_plan *plan, stw_knobs *out) {
     add_ways(&to);
     add_parallel(&to);
     add_quality(&to);
-    add_nodes(&to);
+    add_machines(&to);
 }

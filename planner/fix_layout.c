@@ -1,251 +1,349 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts of ranks: tensor, pipeline and expert parallelism, alone, in pairs and together, on the
- * nodes that there are, then on more of them. Of each combination the widest cuts are tried first;
- * what fits is brought back to the narrowest ones that do. */
+/* Layouts of ranks that fit: those that the search for layouts lists (layouts_list.h), in tensor,
+ * pipeline and expert parallelism. Of each combination of these the widest cuts are tried first;
+ * what fits is brought back to the narrowest one that does. Where nothing fits on the nodes that
+ * there are, the fewest doublings of them are looked for with which the widest cuts of all do. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/checked.h"
 #include "planner/fixes.h"
+#include "planner/layouts_list.h"
 
 /* Of one combination so many are tried before it counts as not enough. */
-#define TRIES 4
-#define MOST_LAYOUTS 256
-#define MOST_DOUBLINGS 6
+#define TRIES 3
+#define MOST_DOUBLINGS 10
 
-/* Trials of all layouts: one to two seconds. */
-#define MOST_TRIALS 160
+/* Nodes that take less than this share off what is over are no help. */
+static const double HELPS = 0.05;
 
 enum { TP, PP, EP, N_WAYS };
+static const stw_search KEYS[N_WAYS] = {STW_SEARCH_TP, STW_SEARCH_PP, STW_SEARCH_EP};
+#define ALL_WAYS ((1u << N_WAYS) - 1)
 
-typedef struct layout {
-    uint64_t ways[N_WAYS], nodes;
-    const stw_engine_fix *also; /* a change of the engine's own, or NULL */
-    bool uneven;                /* the last stage has fewer layers */
-} layout;
-
+/* The layouts on some nodes, the narrowest cuts first, with settings of the engine's own. */
 typedef struct layouts {
-    stw_plan *plan;
-    stw_fix_budget budget;
-    uint64_t now[N_WAYS], layers;
-    uint32_t n;
-    layout list[MOST_LAYOUTS];
-    bool any_risky;
-    layout risky; /* the first one at risk */
+    stw_fix_search *search;
+    stw_pool *pool;
+    uint64_t nodes;
+    stw_mix mix; /* of words */
+    stw_cluster cluster;
+    stw_run_spec run;
+    stw_layout_list list; /* n 0: there are none */
 } layouts;
 
-/* ---- changes ---- */
+/* A narrowest layout of a combination, or any layout at all. */
+typedef struct fitting {
+    uint32_t index;
+    stw_tried tried;
+} fitting;
 
-static void change(stw_change *out, uint32_t *n, const char *key, uint64_t value) {
-    snprintf(out[*n].key, sizeof out[*n].key, "%s", key);
-    snprintf(out[(*n)++].value, sizeof out->value, "%llu", (unsigned long long)value);
+/* ---- the list ---- */
+
+static uint64_t cut_of(const stw_listed_layout *l) {
+    return l->value[STW_SEARCH_TP] * l->value[STW_SEARCH_PP] * l->value[STW_SEARCH_EP];
 }
 
-static void change_word(stw_change *out, uint32_t *n, const char *key, const char *word) {
-    snprintf(out[*n].key, sizeof out[*n].key, "%s", key);
-    snprintf(out[(*n)++].value, sizeof out->value, "%s", word);
+/* Of equal cuts that with the fewest stages is the wider one. */
+static int by_cut(const void *a, const void *b) {
+    const stw_listed_layout *x = a, *y = b;
+    if (cut_of(x) != cut_of(y)) return cut_of(x) < cut_of(y) ? -1 : 1;
+    const uint64_t p = x->value[STW_SEARCH_PP], q = y->value[STW_SEARCH_PP];
+    if (p != q) return p > q ? -1 : 1;
+    const uint64_t s = x->value[STW_SEARCH_TP], t = y->value[STW_SEARCH_TP];
+    return s < t ? -1 : s > t;
 }
 
-/* Layers of a last stage, the others having as many as divide the rest; 0: none are left. */
-static uint64_t last_layers(const layouts *s, uint64_t pp) {
-    const uint64_t others = stw_div_up_u64(s->layers, pp) * (pp - 1);
-    return others < s->layers ? s->layers - others : 0;
+static bool has_key(const stw_fix_search *s, stw_search key) {
+    return (s->plan->job->engine->layouts->searches >> key & 1) != 0;
 }
 
-/* @param out room for STW_MAX_FIX_CHANGES */
-static uint32_t changes_of(const layouts *s, const layout *l, stw_change *out) {
-    const stw_run_spec *run = &s->plan->run;
-    uint32_t n = 0;
-    if (l->ways[TP] != s->now[TP]) change(out, &n, "parallel.tp", l->ways[TP]);
-    if (l->ways[TP] != s->now[TP] && !run->parallel.sequence_parallel)
-        change_word(out, &n, "parallel.sequence_parallel", "true");
-    if (l->ways[PP] != s->now[PP]) {
-        change(out, &n, "parallel.pp", l->ways[PP]);
-        if (l->uneven)
-            change(out, &n, s->plan->job->engine->last_stage_key, last_layers(s, l->ways[PP]));
-    }
-    if (l->ways[EP] != s->now[EP]) change(out, &n, "parallel.ep", l->ways[EP]);
-    if (l->also != NULL) change_word(out, &n, l->also->key, l->also->value);
-    if (l->nodes != s->plan->cluster.nodes) change(out, &n, "nodes", l->nodes);
-    return n;
+/* List the layouts on `nodes`, with the tokens of a step that the plan has. */
+static stw_status list_on(layouts *l, uint64_t nodes, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_plan *plan = l->search->plan;
+    stw_layout_case c = {.model = plan->model,
+                         .cluster = &l->cluster,
+                         .run = &l->run,
+                         .ranks_per_node = plan->job->ranks_per_node,
+                         .slow_too = true};
+    l->nodes = nodes;
+    l->cluster = plan->cluster;
+    l->cluster.nodes = (uint32_t)nodes;
+    l->run = plan->run;
+    l->run.searches.keys = 0;
+    if (l->run.batch.tokens_per_step == 0)
+        l->run.batch.tokens_per_step = stw_job_step_tokens(plan->job);
+    c.world = (uint32_t)stw_fix_ranks(&l->run, &l->cluster, (uint32_t)nodes);
+    for (int w = 0; w < N_WAYS; w++)
+        if (has_key(l->search, KEYS[w])) c.searched |= 1u << KEYS[w];
+    if (!l->run.parallel.sequence_parallel && has_key(l->search, STW_SEARCH_SEQUENCE))
+        c.searched |= 1u << STW_SEARCH_SEQUENCE;
+    status = c.world > 0 ? stw_layouts_list(&c, plan->job->engine->layouts, l->pool, &l->list, NULL)
+                         : STW_STATUS_BAD_INPUT;
+    if (status == STW_STATUS_NO_MEMORY)
+        return stw_fail(err, status, "planner", "no memory for layouts");
+    if (status != STW_STATUS_OK) l->list.n = 0; /* none divides the ranks or the tokens */
+    if (l->list.n > 0) qsort(l->list.list, l->list.n, sizeof *l->list.list, by_cut);
+    return STW_STATUS_OK;
 }
 
-static stw_status note(layouts *s, const layout *l, stw_trial trial, stw_error *err) {
-    static const char *const whys[N_WAYS] = {"cuts every layer over GPUs",
-                                             "gives each stage a part of the layers",
-                                             "cuts the experts over GPUs"};
-    stw_change changes[STW_MAX_FIX_CHANGES];
-    char why[256] = "";
+/* Which ways a layout turns; bit N_WAYS: some below the run's, or without what goes with them. */
+static unsigned ways_of(const layouts *l, uint32_t i) {
+    const uint64_t *value = l->list.list[i].value, *own = l->list.own;
+    unsigned ways = 0;
     for (int w = 0; w < N_WAYS; w++) {
-        const size_t used = strlen(why);
-        if (l->ways[w] != s->now[w])
-            snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", whys[w]);
+        if (value[KEYS[w]] != own[KEYS[w]]) ways |= 1u << w;
+        if (value[KEYS[w]] % own[KEYS[w]] != 0) ways |= 1u << N_WAYS;
     }
-    const size_t used = strlen(why);
-    if (used == 0 && l->also == NULL) snprintf(why, sizeof why, "shards the state over more GPUs");
-    if (l->also != NULL)
-        snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", l->also->why);
-    const uint32_t n = changes_of(s, l, changes);
-    return stw_fix_note(s->plan, changes, n, why, trial, err);
+    const bool sequence = value[STW_SEARCH_SEQUENCE] != 0, was = own[STW_SEARCH_SEQUENCE] != 0;
+    const bool wanted = was || (value[STW_SEARCH_TP] > 1 && (ways & 1u << TP) != 0 &&
+                                has_key(l->search, STW_SEARCH_SEQUENCE));
+    return sequence == wanted ? ways : ways | 1u << N_WAYS;
 }
 
 /* ---- trials ---- */
 
-/* Plan a layout; where stages do not divide the layers, with a last stage of fewer. */
-static stw_status try_layout(layouts *s, layout *l, stw_trial *out, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_change changes[STW_MAX_FIX_CHANGES];
-    const uint64_t pp = l->ways[PP];
-    l->uneven = pp != s->now[PP] && s->layers % pp != 0;
-    *out = STW_TRIAL_REFUSED;
-    if (l->uneven && (s->plan->job->engine->last_stage_key == NULL || last_layers(s, pp) == 0))
-        return status;
-    STW_TRY(stw_fix_try(s->plan, &s->budget, changes, changes_of(s, l, changes), out, err));
-out:
-    return status;
-}
-
-/* Bring every way of a layout that fits back to the fewest ranks with which it does. */
-static stw_status bring_back(layouts *s, layout *l, stw_trial want, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    for (int w = N_WAYS; w-- > 0;)
-        while (l->ways[w] > s->now[w]) {
-            layout less = *l;
-            stw_trial trial = STW_TRIAL_REFUSED;
-            for (less.ways[w]--; less.ways[w] >= s->now[w] && trial == STW_TRIAL_REFUSED;) {
-                if (l->ways[w] % less.ways[w] == 0) STW_TRY(try_layout(s, &less, &trial, err));
-                if (trial == STW_TRIAL_REFUSED) less.ways[w]--;
-            }
-            if (trial < want) break;
-            *l = less;
-        }
-out:
-    return status;
-}
-
-/* ---- what there is to try ---- */
-
-static uint64_t cut_of(const layout *l) { return l->ways[TP] * l->ways[PP] * l->ways[EP]; }
-
-/* The widest cut first, of equal ones that with the fewest stages. */
-static int by_cut(const void *a, const void *b) {
-    const layout *x = a, *y = b;
-    if (cut_of(x) != cut_of(y)) return cut_of(x) > cut_of(y) ? -1 : 1;
-    if (x->ways[PP] != y->ways[PP]) return x->ways[PP] < y->ways[PP] ? -1 : 1;
-    return x->ways[TP] < y->ways[TP] ? -1 : x->ways[TP] > y->ways[TP];
-}
-
-static bool divides_experts(const stw_model *model, uint64_t ep) {
-    bool any = ep == 1;
-    for (uint32_t g = 0; g < model->n_groups; g++) {
-        const uint64_t experts = model->groups[g].facts.experts;
-        if (experts % ep != 0) return false;
-        any = any || experts > 0;
+/* @param out room for STW_MAX_MIX_CHANGES */
+static uint32_t changes_of(const layouts *l, uint32_t i, stw_change *out) {
+    const char *at = stw_layout_words(&l->list, i, l->pool);
+    uint32_t n = 0;
+    while (at != NULL && *at != '\0' && n < STW_MAX_FIX_CHANGES) {
+        const char *equals = strchr(at, '='), *end = equals + strcspn(equals, " ");
+        snprintf(out[n].key, sizeof out->key, "%.*s", (int)(equals - at), at);
+        snprintf(out[n].value, sizeof out->value, "%.*s", (int)(end - equals - 1), equals + 1);
+        if (strcmp(out[n].key, "batch.grad_accumulation") != 0) n++; /* a trial sets it */
+        at = *end == ' ' ? end + 1 : end;
     }
-    return any;
+    n += stw_mix_changes(l->search->plan, &l->mix, &out[n]);
+    if (l->nodes != l->search->plan->cluster.nodes) {
+        snprintf(out[n].key, sizeof out->key, "nodes");
+        snprintf(out[n++].value, sizeof out->value, "%llu", (unsigned long long)l->nodes);
+    }
+    return n;
 }
 
-/* Is this value of a way one that a combination asks for? */
-static bool is_asked(const layouts *s, unsigned ways, int w, uint64_t value) {
-    return (ways & 1u << w) != 0 ? value > s->now[w] && value % s->now[w] == 0 : value == s->now[w];
+static stw_status try_layout(const layouts *l, uint32_t i, stw_tried *out, stw_error *err) {
+    stw_change changes[STW_MAX_MIX_CHANGES + STW_MAX_FIX_CHANGES];
+    const uint32_t n = changes_of(l, i, changes);
+    return stw_fix_try(l->search->trials, changes, n, out, err);
 }
 
-/* All layouts of a combination on so many nodes. @param ways bit w: it is turned */
-static void list_layouts(layouts *s, unsigned ways, uint64_t nodes, const stw_engine_fix *also) {
-    const uint64_t gpus = s->plan->job->ranks_per_node, world = nodes * gpus;
-    s->n = 0;
-    for (uint64_t tp = 1; tp <= gpus; tp++)
-        for (uint64_t pp = 1; pp <= s->layers && is_asked(s, ways, TP, tp) && gpus % tp == 0; pp++)
-            for (uint64_t ep = 1; ep * pp <= world && is_asked(s, ways, PP, pp); ep++) {
-                if (!is_asked(s, ways, EP, ep) || world % (tp * pp) != 0 ||
-                    world % (ep * pp) != 0 || !divides_experts(s->plan->model, ep) ||
-                    s->n == MOST_LAYOUTS)
-                    continue;
-                s->list[s->n++] = (layout){.ways = {tp, pp, ep}, .nodes = nodes, .also = also};
-            }
-    qsort(s->list, s->n, sizeof *s->list, by_cut);
+static stw_status note(const layouts *l, uint32_t i, stw_trial trial, stw_error *err) {
+    static const char *const whys[N_WAYS] = {"cuts every layer over GPUs",
+                                             "gives each stage a part of the layers",
+                                             "cuts the experts over GPUs"};
+    stw_change changes[STW_MAX_MIX_CHANGES + STW_MAX_FIX_CHANGES];
+    const stw_plan *plan = l->search->plan;
+    const bool more = l->nodes != plan->cluster.nodes;
+    const unsigned ways = ways_of(l, i);
+    char why[320] = "";
+    double cut = 1;
+    for (int w = 0; w < N_WAYS; w++) {
+        const size_t used = strlen(why);
+        if ((ways & 1u << w) == 0) continue;
+        cut *= (double)l->list.list[i].value[KEYS[w]] / (double)l->list.own[KEYS[w]];
+        snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", whys[w]);
+    }
+    for (uint32_t k = 0; k < l->mix.n; k++) {
+        const size_t used = strlen(why);
+        snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", l->mix.knobs[k]->why);
+    }
+    if (why[0] == '\0') snprintf(why, sizeof why, "shards the state over more GPUs");
+    const stw_found found = {.reach = more ? STW_REACH_MACHINES : STW_REACH_SETTING,
+                             .amount = log2(cut) + stw_mix_amount(&l->mix)};
+    const uint32_t n = changes_of(l, i, changes);
+    return stw_fix_note(&l->search->found, changes, n, why, trial, &found, err);
 }
 
-/* Try the widest of a combination. @param found out, set where one fits, which is noted */
-static stw_status try_combination(layouts *s, unsigned ways, uint64_t nodes,
-                                  const stw_engine_fix *also, unsigned *found, stw_error *err) {
+/* Layouts that turn just these ways, all ways where `ways` is 0, the narrowest first.
+ * @param out [list.n] indices @return how many */
+static uint32_t select_ways(const layouts *l, unsigned ways, uint32_t *out) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->list.n; i++) {
+        const unsigned turned = ways_of(l, i);
+        if (turned > ALL_WAYS || (ways != 0 && turned != ways)) continue;
+        out[n++] = i;
+    }
+    return n;
+}
+
+/* The widest of a combination that fits, of TRIES that the specs admit. @param out its place in
+ * `chosen`; the least over where none fits */
+static stw_status try_widest(const layouts *l, const uint32_t *chosen, uint32_t n, fitting *out,
+                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t tries = 0;
-    list_layouts(s, ways, nodes, also);
-    for (uint32_t i = 0; i < s->n && tries < TRIES; i++) {
-        stw_trial trial;
-        layout l = s->list[i];
-        STW_TRY(try_layout(s, &l, &trial, err));
-        tries += trial != STW_TRIAL_REFUSED;
-        if (trial == STW_TRIAL_AT_RISK && !s->any_risky) {
-            s->any_risky = true;
-            s->risky = l;
+    *out = (fitting){0, {STW_TRIAL_REFUSED, INFINITY}};
+    for (uint32_t i = n; i-- > 0 && tries < TRIES && out->tried.is < STW_TRIAL_FITS;) {
+        stw_tried here;
+        STW_TRY(try_layout(l, chosen[i], &here, err));
+        tries += here.is != STW_TRIAL_REFUSED;
+        if (here.is > out->tried.is ||
+            (here.is == out->tried.is && here.over_share < out->tried.over_share))
+            *out = (fitting){i, here};
+    }
+out:
+    return status;
+}
+
+/* Bring a layout that fits back to a narrower one, by halves: what is refused counts as too narrow.
+ */
+static stw_status bring_back(const layouts *l, const uint32_t *chosen, fitting *at,
+                             stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t low = 0;
+    while (low < at->index) {
+        const uint32_t mid = low + (at->index - low) / 2;
+        stw_tried here;
+        STW_TRY(try_layout(l, chosen[mid], &here, err));
+        if (here.is >= at->tried.is)
+            *at = (fitting){mid, here};
+        else
+            low = mid + 1;
+    }
+out:
+    return status;
+}
+
+/* Single ways, pairs, and all three; none whose part was enough. Risky ones are noted, too: their
+ * plan may have none. */
+static stw_status try_all(const layouts *l, stw_error *err) {
+    static const unsigned order[] = {
+        1u << TP, 1u << PP, 1u << EP, 1u << TP | 1u << PP, 1u << TP | 1u << EP, 1u << PP | 1u << EP,
+        ALL_WAYS};
+    stw_status status = STW_STATUS_OK;
+    uint32_t *chosen = stw_pool_array(l->pool, l->list.n + 1, sizeof *chosen);
+    unsigned found[sizeof order / sizeof order[0]], n_found = 0;
+    if (chosen == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
+        fitting at;
+        bool covered = false;
+        for (unsigned f = 0; f < n_found; f++)
+            covered = covered || (found[f] & order[i]) == found[f];
+        const uint32_t n = covered ? 0 : select_ways(l, order[i], chosen);
+        STW_TRY(try_widest(l, chosen, n, &at, err));
+        if (at.tried.is < STW_TRIAL_AT_RISK) continue;
+        STW_TRY(bring_back(l, chosen, &at, err));
+        STW_TRY(note(l, chosen[at.index], at.tried.is, err));
+        if (at.tried.is == STW_TRIAL_FITS) found[n_found++] = order[i];
+    }
+out:
+    return status;
+}
+
+/* ---- more nodes ---- */
+
+/* The fewest doublings with which any of the widest layouts fits, and is at risk.
+ * @param out [STW_TRIAL_FITS + 1] by what they say; NONE: there are none */
+#define NONE UINT32_MAX
+static stw_status double_nodes(layouts *l, uint32_t *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    double before = INFINITY;
+    out[STW_TRIAL_FITS] = out[STW_TRIAL_AT_RISK] = NONE;
+    for (uint32_t d = 0; d <= MOST_DOUBLINGS && out[STW_TRIAL_FITS] == NONE; d++) {
+        fitting at;
+        if (out[STW_TRIAL_AT_RISK] != NONE && d > out[STW_TRIAL_AT_RISK] + 2) break;
+        STW_TRY(list_on(l, (uint64_t)l->search->plan->cluster.nodes << d, err));
+        uint32_t *chosen = stw_pool_array(l->pool, l->list.n + 1, sizeof *chosen);
+        if (chosen == NULL)
+            STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+        STW_TRY(try_widest(l, chosen, select_ways(l, 0, chosen), &at, err));
+        if (at.tried.is >= STW_TRIAL_AT_RISK) {
+            if (out[at.tried.is] == NONE) out[at.tried.is] = d;
+        } else if (at.tried.is == STW_TRIAL_UNFIT) {
+            if (at.tried.over_share > before * (1 - HELPS)) break;
+            before = at.tried.over_share;
         }
-        if (trial != STW_TRIAL_FITS) continue;
-        STW_TRY(bring_back(s, &l, trial, err));
-        STW_TRY(note(s, &l, trial, err));
-        *found |= 1u << ways;
-        break;
     }
 out:
     return status;
 }
 
-/* Has a combination of fewer ways been found already? */
-static bool is_covered(unsigned found, unsigned ways) {
-    for (unsigned fewer = 1; fewer < ways; fewer++)
-        if ((fewer & ways) == fewer && (found & 1u << fewer) != 0) return true;
-    return false;
-}
-
-/* Single ways, pairs, and all three. */
-static stw_status try_nodes(layouts *s, uint64_t nodes, const stw_engine_fix *also, unsigned *found,
-                            stw_error *err) {
-    static const unsigned order[] = {1u << TP,
-                                     1u << PP,
-                                     1u << EP,
-                                     1u << TP | 1u << PP,
-                                     1u << TP | 1u << EP,
-                                     1u << PP | 1u << EP,
-                                     1u << TP | 1u << PP | 1u << EP};
+/* Words of the engine that go together; each that is not needed goes again. */
+static stw_status add_words(layouts *l, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)
-        if (!is_covered(*found, order[i]))
-            STW_TRY(try_combination(s, order[i], nodes, also, found, err));
+    stw_knobs *knobs = &l->search->knobs;
+    for (uint32_t k = 0; k < knobs->n; k++) {
+        const stw_knob *knob = &knobs->list[k];
+        stw_change changes[STW_MAX_MIX_CHANGES];
+        bool admitted = false;
+        if (knob->kind != STW_KNOB_WORD || knob->reach != STW_REACH_SETTING) continue;
+        l->mix.knobs[l->mix.n] = &knobs->list[k];
+        l->mix.steps[l->mix.n++] = 1;
+        const uint32_t n = stw_mix_changes(l->search->plan, &l->mix, changes);
+        STW_TRY(stw_fix_admits(l->search->plan, changes, n, &admitted, err));
+        if (!admitted) l->mix.n--;
+    }
 out:
     return status;
 }
 
-static bool has_key(const stw_engine *engine, const char *key) {
-    for (const char *const *k = engine->spec.keys; k != NULL && *k != NULL; k++)
-        if (strcmp(*k, key) == 0) return true;
-    return false;
-}
-
-stw_status stw_fix_layouts(stw_plan *plan, const stw_fix_budget *all, bool *tried, stw_error *err) {
+static stw_status drop_words(layouts *l, stw_trial want, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_engine *engine = plan->job->engine;
-    layouts *s = stw_pool_array(plan->pool, 1, sizeof *s);
-    unsigned found = 0, also = 0;
-    if (s == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
-    *s = (layouts){.plan = plan,
-                   .budget = {.trials = MOST_TRIALS, .end_s = all->end_s},
-                   .now = {plan->run.parallel.tp, plan->run.parallel.pp, plan->run.parallel.ep}};
-    *tried = has_key(engine, "parallel.tp") && has_key(engine, "parallel.pp");
-    if (!*tried) return status;
-    for (uint32_t g = 0; g < plan->model->n_groups; g++)
-        if (plan->model->groups[g].facts.transformer) s->layers += plan->model->groups[g].count;
-    for (int d = 0; d < MOST_DOUBLINGS && found == 0 && s->budget.trials > 0; d++) {
-        STW_TRY(try_nodes(s, plan->cluster.nodes << d, NULL, &found, err));
-        /* with a change of the engine's own on fewer nodes than without */
-        for (const stw_engine_fix *f = engine->fixes; f->key != NULL && found + also == 0; f++)
-            STW_TRY(try_nodes(s, plan->cluster.nodes << d, f, &also, err));
-    }
-    if (s->any_risky) {
-        STW_TRY(bring_back(s, &s->risky, STW_TRIAL_AT_RISK, err));
-        STW_TRY(note(s, &s->risky, STW_TRIAL_AT_RISK, err));
+    uint32_t *chosen = stw_pool_array(l->pool, l->list.n + 1, sizeof *chosen);
+    if (chosen == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    const uint32_t n = select_ways(l, 0, chosen);
+    for (uint32_t k = l->mix.n; k-- > 0;) {
+        const stw_mix before = l->mix;
+        fitting at;
+        l->mix.n--;
+        for (uint32_t i = k; i < l->mix.n; i++) l->mix.knobs[i] = before.knobs[i + 1];
+        STW_TRY(try_widest(l, chosen, n, &at, err));
+        if (at.tried.is < want) l->mix = before;
     }
 out:
+    return status;
+}
+
+/* What the engine's words bring: fewer nodes than without them. @param plain without them */
+static stw_status try_with_words(layouts *l, const uint32_t *plain, stw_trial want,
+                                 stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t with[STW_TRIAL_FITS + 1];
+    STW_TRY(add_words(l, err));
+    if (l->mix.n == 0) return status;
+    STW_TRY(double_nodes(l, with, err));
+    if (with[want] >= plain[want]) return status;
+    STW_TRY(list_on(l, (uint64_t)l->search->plan->cluster.nodes << with[want], err));
+    STW_TRY(drop_words(l, want, err));
+    STW_TRY(try_all(l, err));
+out:
+    return status;
+}
+
+static stw_status search_layouts(layouts *l, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t plain[STW_TRIAL_FITS + 1];
+    STW_TRY(double_nodes(l, plain, err));
+    for (stw_trial is = STW_TRIAL_FITS; is >= STW_TRIAL_AT_RISK; is--) {
+        if (plain[is] == NONE) continue;
+        STW_TRY(list_on(l, (uint64_t)l->search->plan->cluster.nodes << plain[is], err));
+        STW_TRY(try_all(l, err));
+    }
+    if (plain[STW_TRIAL_FITS] != 0) STW_TRY(try_with_words(l, plain, STW_TRIAL_FITS, err));
+    if (l->search->found.n == 0) STW_TRY(try_with_words(l, plain, STW_TRIAL_AT_RISK, err));
+out:
+    return status;
+}
+
+stw_status stw_fix_layouts(stw_fix_search *search, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_plan *plan = search->plan;
+    const stw_layout_rules *rules = plan->job->engine->layouts;
+    search->layouts = rules != NULL && plan->model->facts_known && has_key(search, STW_SEARCH_TP) &&
+                      has_key(search, STW_SEARCH_PP);
+    if (!search->layouts) return status;
+    layouts *l = stw_pool_array(plan->pool, 1, sizeof *l);
+    stw_pool *pool = stw_pool_new();
+    if (l == NULL || pool == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes"));
+    l->search = search;
+    l->pool = pool;
+    STW_TRY(search_layouts(l, err));
+out:
+    stw_pool_free(pool);
     return status;
 }

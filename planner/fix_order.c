@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of fixes: with the same framework those whose plans have headroom before those at risk.
- * Of either first state that is parked while other roles use the GPUs; then what keeps numerics,
- * batch and machines; then more machines, the fewest first; then what changes numerics or length.
- * Then another engine; last a sequence so much shorter that it is another run. */
+/* The order of fixes, smallest intervention first: those that fit before those at risk; of either
+ * first state that is parked while other roles use the GPUs, then what keeps numerics, batch and
+ * machines, then smaller micro batches, shorter sequences,
+ * other numerics, more machines (the fewest first), another engine. Of one reach the fewest
+ * settings come first, then the values nearest to the run's, then the most tokens per second. Last
+ * comes a sequence so much shorter that it is another run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,28 +12,20 @@
 
 #include "planner/fixes.h"
 
-typedef enum stw_cost_class { PARKS, KEEPS, MACHINES, MEANING, FRAMEWORK, ANOTHER_RUN } cost_class;
-
-typedef struct ranked {
-    stw_fix fix;
-    cost_class class;
-    uint64_t nodes;
-    uint32_t order; /* in which it was found */
-} ranked;
-
-stw_status stw_fix_note(stw_plan *plan, const stw_change *changes, uint32_t n, const char *why,
-                        stw_trial trial, stw_error *err) {
+stw_status stw_fix_note(stw_found_list *to, const stw_change *changes, uint32_t n, const char *why,
+                        stw_trial trial, const stw_found *found, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    stw_plan *plan = to->plan;
     stw_change all[STW_MAX_FIX_CHANGES + 1];
     uint64_t tokens = 0;
     const uint32_t given = n;
-    if (plan->n_fixes == STW_MAX_FIXES || n > STW_MAX_FIX_CHANGES) return status;
+    if (to->n == STW_MAX_FIXES || n > STW_MAX_FIX_CHANGES) return status;
     memcpy(all, changes, n * sizeof *all);
     STW_TRY(stw_fix_keep_step(plan, all, &n, &tokens, err));
     if (n > STW_MAX_FIX_CHANGES) return status;
-    stw_fix *fix = &plan->fixes[plan->n_fixes++];
-    fix->n_changes = n;
-    fix->at_risk = trial == STW_TRIAL_AT_RISK;
+    to->list[to->n] = *found;
+    stw_fix *fix = &to->list[to->n++].fix;
+    *fix = (stw_fix){.n_changes = n, .at_risk = trial == STW_TRIAL_AT_RISK};
     if (tokens > 0)
         fix->why = stw_pool_printf(plan->pool,
                                    "%s; a step then has %" PRIu64 " tokens instead of %" PRIu64,
@@ -50,57 +44,77 @@ out:
     return status;
 }
 
-static cost_class class_of(const stw_plan *plan, const stw_fix *fix) {
-    cost_class worst = stw_plan_fix_is_remedy(plan, fix) ? PARKS : ANOTHER_RUN;
-    for (uint32_t i = 0; i < fix->n_changes; i++) {
-        const char *key = fix->changes[i].set;
-        cost_class here = strncmp(key, "park.", 5) == 0 ? PARKS : KEEPS;
-        if (strcmp(key, "nodes") == 0) here = MACHINES;
-        if (strcmp(key, "precision.grads") == 0 || strcmp(key, "batch.seq_len") == 0)
-            here = MEANING;
-        if (strcmp(key, "engine") == 0) here = FRAMEWORK;
-        if (here > worst) worst = here;
-    }
-    return worst;
-}
-
-static uint64_t nodes_of(const stw_plan *plan, const stw_fix *fix) {
+/* @return 0 where it is not among the changes */
+static uint64_t nodes_of(const stw_fix *fix) {
     for (uint32_t i = 0; i < fix->n_changes; i++)
         if (strcmp(fix->changes[i].set, "nodes") == 0)
             return strtoull(fix->changes[i].value, NULL, 10);
-    return plan->cluster.nodes;
+    return 0;
 }
 
-static int by_cost(const void *a, const void *b) {
-    const ranked *x = a, *y = b;
-    const bool other = x->class >= FRAMEWORK, another = y->class >= FRAMEWORK;
-    if (other != another) return other ? 1 : -1;
-    if (x->fix.at_risk != y->fix.at_risk) return x->fix.at_risk ? 1 : -1;
-    if (x->class != y->class) return x->class < y->class ? -1 : 1;
-    if (x->nodes != y->nodes) return x->nodes < y->nodes ? -1 : 1;
-    return x->order < y->order ? -1 : 1;
+/* Without those that follow from others. */
+static uint32_t settings_of(const stw_fix *fix) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < fix->n_changes; i++)
+        n += strcmp(fix->changes[i].set, "batch.grad_accumulation") != 0 &&
+             strcmp(fix->changes[i].set, "parallel.sequence_parallel") != 0;
+    return n;
 }
 
-/* Does a fix differ from one before it, with the same headroom, in the values of its keys alone?
- * Who takes that needs no more of the same. */
-static bool is_more_of_one(const stw_fix *before, uint32_t n, const stw_fix *fix) {
+/* @return negative, 0 or positive, by the first difference */
+static int compare(const stw_found *x, const stw_found *y) {
+    const stw_fix *a = &x->fix, *b = &y->fix;
+    const struct {
+        double a, b;
+    } by[] = {{a->at_risk, b->at_risk},
+              {x->reach, y->reach},
+              {(double)nodes_of(a), (double)nodes_of(b)},
+              {settings_of(a), settings_of(b)},
+              {x->amount, y->amount},
+              {b->tokens_per_s, a->tokens_per_s}};
+    for (size_t i = 0; i < sizeof by / sizeof by[0]; i++)
+        if (by[i].a < by[i].b || by[i].a > by[i].b) return by[i].a < by[i].b ? -1 : 1;
+    return 0;
+}
+
+static bool has_change(const stw_fix *fix, const stw_fix_change *c, bool any_value) {
+    for (uint32_t i = 0; i < fix->n_changes; i++)
+        if (strcmp(fix->changes[i].set, c->set) == 0 &&
+            (any_value || strcmp(fix->changes[i].value, c->value) == 0))
+            return true;
+    return false;
+}
+
+/* Has a fix all changes of one before it that is as good, or its verdict and its keys with other
+ * values? Who takes that needs no more of the same. */
+static bool is_more_of_one(const stw_found *before, uint32_t n, const stw_fix *fix) {
     for (uint32_t i = 0; i < n; i++) {
-        bool same = before[i].n_changes == fix->n_changes && before[i].at_risk == fix->at_risk;
-        for (uint32_t c = 0; same && c < fix->n_changes; c++)
-            same = strcmp(before[i].changes[c].set, fix->changes[c].set) == 0;
-        if (same) return true;
+        const stw_fix *other = &before[i].fix;
+        const bool alike = other->n_changes == fix->n_changes && other->at_risk == fix->at_risk;
+        bool more = other->at_risk <= fix->at_risk;
+        for (uint32_t c = 0; more && c < other->n_changes; c++)
+            more = has_change(fix, &other->changes[c], alike);
+        if (more) return true;
     }
     return false;
 }
 
-void stw_fixes_sort(stw_plan *plan) {
-    ranked list[STW_MAX_FIXES];
-    for (uint32_t i = 0; i < plan->n_fixes; i++)
-        list[i] = (ranked){plan->fixes[i], class_of(plan, &plan->fixes[i]),
-                           nodes_of(plan, &plan->fixes[i]), i};
-    qsort(list, plan->n_fixes, sizeof *list, by_cost);
+/* By insertion: a list is short, and equal ones stay in the order in which they were found. */
+void stw_fixes_sort(stw_found_list *all) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < plan->n_fixes; i++)
-        if (!is_more_of_one(plan->fixes, n, &list[i].fix)) plan->fixes[n++] = list[i].fix;
-    plan->n_fixes = n;
+    for (uint32_t i = 1; i < all->n; i++) {
+        const stw_found it = all->list[i];
+        const bool remedy = stw_plan_fix_is_remedy(all->plan, &it.fix);
+        uint32_t at = i;
+        for (; at > 0; at--) {
+            const stw_found *before = &all->list[at - 1];
+            const bool other = stw_plan_fix_is_remedy(all->plan, &before->fix);
+            if (other != remedy ? other : compare(before, &it) <= 0) break;
+            all->list[at] = *before;
+        }
+        all->list[at] = it;
+    }
+    for (uint32_t i = 0; i < all->n; i++)
+        if (!is_more_of_one(all->list, n, &all->list[i].fix)) all->list[n++] = all->list[i];
+    all->n = n;
 }

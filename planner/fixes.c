@@ -1,71 +1,90 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fixes: changes of the specs under which a plan was found that fits. Each knob is tried alone,
- * then in pairs, at the last step that the specs admit; what fits is brought back to the fewest
- * steps that do. */
+/* Fixes: changes of the specs under which a plan was found that fits. Each knob is tried alone, at
+ * the last step that the specs admit. Where few are enough, all settings are tried at once: if that
+ * fits, what is not needed goes again (the deletion filter, as in conflict.c); if not, together
+ * with shorter sequences, disks and nodes. What fits is brought back to the fewest steps that do.
+ */
 #include "planner/fixes.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "planner/resolve.h"
+#include "core/checked.h"
 
-/* Pairs are sought where fewer changes than this are enough alone. */
+/* Combinations are sought where fewer changes than this are enough alone. */
 #define ENOUGH_FIXES 3
 
-/* Trials of a whole search: one to two seconds. */
-#define MOST_TRIALS 120
+/* Operations of the programs that trials walk, and of those that plan what was found to the end: a
+ * second or two each. */
+#define SEARCH_WORK 30000000
+#define VERIFY_WORK 100000000
 
-/* Seconds to plan what was found to the end. */
-#define VERIFY_S 2.0
+/* Nodes that take less than this share off what is over are no help. */
+static const double HELPS = 0.02;
 
-typedef struct fix_search {
-    stw_plan *plan;
-    stw_fix_budget *budget;
-    stw_knobs knobs;
-    bool layouts; /* layouts of ranks were tried */
-} fix_search;
+/* From nodes that are at risk to such as are not. */
+#define FURTHER 4
 
-/* ---- one setting ---- */
+/* ---- one mix ---- */
 
-/* One knob or two, each at a step; the second may be NULL. */
-typedef struct setting {
-    stw_knob *knobs[2];
-    uint64_t steps[2];
-} setting;
-
-static uint32_t changes_of(const setting *at, stw_change *out) {
-    uint32_t n = 0;
-    for (int k = 0; k < 2; k++)
-        if (at->knobs[k] != NULL) n += stw_knob_changes(at->knobs[k], at->steps[k], &out[n]);
-    return n;
-}
-
-static stw_status try_setting(const fix_search *search, const setting *at, stw_trial *out,
-                              stw_error *err) {
-    stw_change changes[2 * STW_MAX_KNOB_CHANGES];
-    uint32_t n = changes_of(at, changes);
-    stw_status status = stw_fix_try(search->plan, search->budget, changes, n, out, err);
-    for (int k = 0; k < 2 && *out != STW_TRIAL_REFUSED; k++)
-        if (at->knobs[k] != NULL) at->knobs[k]->tried = true;
+static stw_status try_mix(const stw_fix_search *search, const stw_mix *mix, stw_tried *out,
+                          stw_error *err) {
+    stw_change changes[STW_MAX_MIX_CHANGES];
+    const uint32_t n = stw_mix_changes(search->plan, mix, changes);
+    stw_status status = stw_fix_try(search->trials, changes, n, out, err);
+    for (uint32_t k = 0; k < mix->n && out->is != STW_TRIAL_REFUSED; k++)
+        mix->knobs[k]->tried = true;
     return status;
 }
 
-static stw_status admits(const fix_search *search, const setting *at, bool *out, stw_error *err) {
-    stw_change changes[2 * STW_MAX_KNOB_CHANGES];
-    uint32_t n = changes_of(at, changes);
+static stw_status admits(const stw_fix_search *search, const stw_mix *mix, bool *out,
+                         stw_error *err) {
+    stw_change changes[STW_MAX_MIX_CHANGES];
+    const uint32_t n = stw_mix_changes(search->plan, mix, changes);
     return stw_fix_admits(search->plan, changes, n, out, err);
+}
+
+static void put(stw_mix *mix, stw_knob *knob, uint64_t step) {
+    mix->knobs[mix->n] = knob;
+    mix->steps[mix->n++] = step;
+}
+
+static void take_out(stw_mix *mix, uint32_t at) {
+    mix->n--;
+    for (uint32_t i = at; i < mix->n; i++) {
+        mix->knobs[i] = mix->knobs[i + 1];
+        mix->steps[i] = mix->steps[i + 1];
+    }
+}
+
+static stw_status note(stw_fix_search *search, const stw_mix *mix, stw_trial trial,
+                       stw_error *err) {
+    stw_change changes[STW_MAX_MIX_CHANGES];
+    stw_found found = {.reach = STW_REACH_PARK, .amount = stw_mix_amount(mix)};
+    char why[512] = "";
+    for (uint32_t k = 0; k < mix->n; k++) {
+        const size_t used = strlen(why);
+        const stw_knob *knob = mix->knobs[k];
+        if (knob->reach > found.reach) found.reach = knob->reach;
+        snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", knob->why);
+    }
+    const uint32_t n = stw_mix_changes(search->plan, mix, changes);
+    return stw_fix_note(&search->found, changes, n, why, trial, &found, err);
 }
 
 /* ---- steps of a knob ---- */
 
 /* The last step that the specs admit: they refuse a loss of few tokens cut in chunks, sequences
  * that cannot be cut so often. 0: there is none. */
-static stw_status find_last(const fix_search *search, stw_knob *k, stw_error *err) {
+static stw_status find_last(const stw_fix_search *search, stw_knob *k, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    setting at = {{k, NULL}, {k->n, 0}};
+    stw_mix at = {0};
     bool admitted = true;
     uint64_t low = 0, high = k->n;
+    k->last = k->n;
+    if (k->kind == STW_KNOB_NODES) return status; /* by doublings */
+    put(&at, k, k->n);
     STW_TRY(admits(search, &at, &admitted, err));
     while (!admitted && high - low > 1) {
         bool here;
@@ -76,7 +95,7 @@ static stw_status find_last(const fix_search *search, stw_knob *k, stw_error *er
         else
             high = at.steps[0];
     }
-    k->last = admitted ? k->n : low;
+    if (!admitted) k->last = low;
 out:
     return status;
 }
@@ -86,10 +105,10 @@ typedef struct range {
 } range;
 
 /* A step within a range that the specs admit, *step or near it. @param step in and out; 0: none */
-static stw_status admitted_step(const fix_search *search, const setting *at, int k, range in,
-                                uint64_t *step, stw_error *err) {
+static stw_status admitted_step(const stw_fix_search *search, const stw_mix *mix, uint32_t k,
+                                range in, uint64_t *step, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    setting tried = *at;
+    stw_mix tried = *mix;
     bool admitted = false;
     const uint64_t want = *step;
     *step = 0;
@@ -102,223 +121,270 @@ out:
     return status;
 }
 
-/* The fewest steps of one knob of a setting that fits. @param low steps that do not fit
- * @param want what the setting says, which fewer steps must say, too */
-static stw_status fewest(const fix_search *search, setting *at, int k, uint64_t low, stw_trial want,
-                         stw_error *err) {
+/* The fewest steps of one knob of a mix that fits. @param low steps that do not fit
+ * @param want what the mix says, which fewer steps must say, too */
+static stw_status fewest(const stw_fix_search *search, stw_mix *mix, uint32_t k, uint64_t low,
+                         stw_trial want, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    range in = {low, at->steps[k]};
+    range in = {low, mix->steps[k]};
     while (in.high - in.low > 1) {
-        stw_trial trial;
-        setting tried = *at;
+        stw_tried here;
+        stw_mix tried = *mix;
         /* lengths are rarely needed in full: look near the start first */
         uint64_t mid = in.low == 0 && in.high > 16 ? in.high / 8 : in.low + (in.high - in.low) / 2;
-        STW_TRY(admitted_step(search, at, k, in, &mid, err));
+        STW_TRY(admitted_step(search, mix, k, in, &mid, err));
         if (mid == 0) break;
         tried.steps[k] = mid;
-        STW_TRY(try_setting(search, &tried, &trial, err));
-        if (trial >= want)
+        STW_TRY(try_mix(search, &tried, &here, err));
+        if (here.is >= want)
             in.high = mid;
         else
             in.low = mid;
     }
-    at->steps[k] = in.high;
+    mix->steps[k] = in.high;
 out:
     return status;
 }
 
-/* Counts of machines fit or not by powers of two first: those divide what the others may not.
- * @param at out, the fewest doublings that fit @param low out, steps that do not fit */
-static stw_status double_until(const fix_search *search, setting *at, uint64_t *low,
-                               stw_trial *trial, stw_error *err) {
+/* Steps of what cuts something over the ranks that there are. */
+static void follow(const stw_plan *plan, stw_mix *mix, uint64_t factor) {
+    const uint64_t ranks = stw_times(plan->job->world, factor);
+    for (uint32_t i = 0; i < mix->n; i++)
+        for (const stw_knob *k = mix->knobs[i]; k->follows_nodes && mix->steps[i] < k->n;)
+            if (k->from << ++mix->steps[i] >= ranks) break;
+}
+
+/* Counts of machines fit or not by powers of two first: those divide what the others may not. Where
+ * some are at risk, a few more may not be. @param want what ends the search
+ * @param out of the fewest doublings that fit @param low out, steps that do not */
+static stw_status double_nodes(const stw_fix_search *search, stw_mix *mix, uint32_t k,
+                               stw_trial want, stw_tried *out, uint64_t *low, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_knob *k = at->knobs[0];
-    uint32_t unfit = 0, fits = 0;
-    stw_trial here;
-    while (k->from * ((2ull << fits) - 1) <= k->n) fits++;
-    for (*trial = STW_TRIAL_REFUSED; fits > 0 && *trial == STW_TRIAL_REFUSED; fits--) {
-        at->steps[0] = k->from * ((1ull << fits) - 1);
-        STW_TRY(try_setting(search, at, trial, err));
+    const stw_knob *nodes = mix->knobs[k];
+    double before = INFINITY;
+    uint64_t most = nodes->n;
+    for (uint64_t factor = 2; nodes->from * (factor - 1) <= most; factor *= 2) {
+        mix->steps[k] = nodes->from * (factor - 1);
+        follow(search->plan, mix, factor);
+        STW_TRY(try_mix(search, mix, out, err));
+        if (out->is >= want) break;
+        *low = mix->steps[k];
+        if (out->is == STW_TRIAL_AT_RISK) most = stw_min_u64(most, FURTHER * nodes->from * factor);
+        if (out->is != STW_TRIAL_UNFIT) continue;
+        if (out->over_share > before * (1 - HELPS)) break;
+        before = out->over_share;
     }
-    fits++;
-    while (*trial >= STW_TRIAL_AT_RISK && fits - unfit > 1) {
-        uint32_t mid = unfit + (fits - unfit) / 2;
-        setting tried = *at;
-        tried.steps[0] = k->from * ((1ull << mid) - 1);
-        STW_TRY(try_setting(search, &tried, &here, err));
-        if (here >= *trial) {
-            at->steps[0] = tried.steps[0];
-            fits = mid;
-        } else {
-            unfit = mid;
-        }
-    }
-    *low = k->from * ((1ull << unfit) - 1);
 out:
     return status;
 }
 
-/* ---- the search ---- */
-
-static stw_status note_fix(const fix_search *search, const setting *at, stw_trial trial,
-                           stw_error *err) {
-    stw_change changes[2 * STW_MAX_KNOB_CHANGES];
-    char why[256] = "";
-    uint32_t n = 0;
-    for (int k = 0; k < 2; k++) {
-        const stw_knob *turned = at->knobs[k];
-        if (turned == NULL) continue;
-        const size_t used = strlen(why);
-        n += stw_knob_changes(turned, at->steps[k], &changes[n]);
-        snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", turned->why);
-    }
-    return stw_fix_note(search->plan, changes, n, why, trial, err);
+/* Try a mix at its steps, and bring its knobs back, those that reach furthest first. @param low of
+ * its last knob, steps that do not fit */
+static stw_status bring_back(const stw_fix_search *search, stw_mix *mix, stw_trial want,
+                             uint64_t low, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t k = mix->n; k-- > 0;)
+        STW_TRY(fewest(search, mix, k, k + 1 == mix->n ? low : 0, want, err));
+out:
+    return status;
 }
 
-/* Is a knob of this key enough by itself? Another one of that key, or a pair with it, is no
- * smaller.
- */
-static bool is_enough(const fix_search *search, const char *key) {
+/* ---- alone ---- */
+
+/* Is a knob of this key enough by itself? Another one of that key is no smaller. */
+static bool is_enough(const stw_fix_search *search, const char *key) {
     for (uint32_t i = 0; i < search->knobs.n; i++)
         if (search->knobs.list[i].enough && strcmp(search->knobs.list[i].key, key) == 0)
             return true;
     return false;
 }
 
-static stw_status try_alone(fix_search *search, stw_error *err) {
+/* More nodes are of no use to an engine whose layouts were tried on them. */
+static bool is_of_layouts(const stw_fix_search *search, const stw_knob *k) {
+    return search->layouts && (k->kind == STW_KNOB_NODES || strcmp(k->key, "parallel.ep") == 0);
+}
+
+/* More nodes than are enough at risk. */
+static stw_status try_safer_nodes(stw_fix_search *search, stw_mix *at, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_tried here;
+    uint64_t low = at->steps[0];
+    STW_TRY(double_nodes(search, at, 0, STW_TRIAL_FITS, &here, &low, err));
+    if (here.is != STW_TRIAL_FITS) goto out;
+    STW_TRY(bring_back(search, at, here.is, low, err));
+    STW_TRY(note(search, at, here.is, err));
+out:
+    return status;
+}
+
+static stw_status try_alone(stw_fix_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t i = 0; i < search->knobs.n; i++) {
         stw_knob *k = &search->knobs.list[i];
-        setting at = {{k, NULL}, {k->n, 0}};
-        stw_trial trial = STW_TRIAL_REFUSED;
+        stw_mix at = {0};
+        stw_tried tried = {STW_TRIAL_REFUSED, INFINITY};
         uint64_t low = 0;
+        if (is_of_layouts(search, k)) continue;
         STW_TRY(find_last(search, k, err));
-        if (!k->single || (k->kind == STW_KNOB_WORD && is_enough(search, k->key))) continue;
-        at.steps[0] = k->last;
-        if (k->kind == STW_KNOB_UP)
-            STW_TRY(double_until(search, &at, &low, &trial, err));
-        else if (k->last > 0)
-            STW_TRY(try_setting(search, &at, &trial, err));
-        k->enough = trial >= STW_TRIAL_AT_RISK;
+        if (k->last == 0 || (k->kind == STW_KNOB_WORD && is_enough(search, k->key))) continue;
+        put(&at, k, k->last);
+        if (k->kind == STW_KNOB_NODES)
+            STW_TRY(double_nodes(search, &at, 0, STW_TRIAL_AT_RISK, &tried, &low, err));
+        else
+            STW_TRY(try_mix(search, &at, &tried, err));
+        k->enough = tried.is >= STW_TRIAL_AT_RISK;
         if (!k->enough) continue;
-        STW_TRY(fewest(search, &at, 0, low, trial, err));
-        k->fewest = at.steps[0];
-        STW_TRY(note_fix(search, &at, trial, err));
+        STW_TRY(bring_back(search, &at, tried.is, low, err));
+        k->last = at.steps[0];
+        STW_TRY(note(search, &at, tried.is, err));
+        if (k->kind == STW_KNOB_NODES && tried.is == STW_TRIAL_AT_RISK)
+            STW_TRY(try_safer_nodes(search, &at, err));
     }
 out:
     return status;
 }
 
-/* Fewer nodes than are enough beside a word: one less, or where the specs refuse that the most
- * doublings that they admit. */
-static stw_status try_most_below(const fix_search *search, setting *at, stw_trial *trial,
-                                 stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const stw_knob *nodes = at->knobs[1];
-    const uint64_t most = at->steps[1];
-    uint32_t doublings = 0;
-    STW_TRY(try_setting(search, at, trial, err));
-    while (nodes->from * ((2ull << doublings) - 1) <= most) doublings++;
-    for (; doublings > 0 && *trial == STW_TRIAL_REFUSED; doublings--) {
-        at->steps[1] = nodes->from * ((1ull << doublings) - 1);
-        STW_TRY(try_setting(search, at, trial, err));
-    }
-out:
-    return status;
-}
+/* ---- together ---- */
 
-/* Where nodes alone are enough: another choice of the run may do with fewer of them. */
-static stw_status try_fewer_nodes(fix_search *search, stw_error *err) {
+/* What a combination is made of: of one key the first knob or the last; without one that a
+ * combination has already, or without all that are enough alone. */
+typedef struct choice {
+    bool last, weak;
+    const stw_knob *without;
+} choice;
+
+/* All that changes neither samples, numerics, machines nor engine, as far as the specs admit it
+ * together. */
+static stw_status gather(stw_fix_search *search, choice of, stw_mix *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_knob *nodes = NULL;
-    for (uint32_t i = 0; i < search->knobs.n; i++)
-        if (search->knobs.list[i].kind == STW_KNOB_UP) nodes = &search->knobs.list[i];
-    if (nodes == NULL || !nodes->enough) return status;
-    for (uint32_t i = 0; i < search->knobs.n && nodes->fewest > 1; i++) {
-        stw_knob *word = &search->knobs.list[i];
-        setting at = {{word, nodes}, {1, nodes->fewest - 1}};
-        stw_trial trial;
-        if (word->kind != STW_KNOB_WORD || !word->in_pairs || is_enough(search, word->key) ||
-            strcmp(word->key, "engine") == 0)
+    out->n = 0;
+    for (uint32_t i = 0; i < search->knobs.n; i++) {
+        stw_knob *k = &search->knobs.list[of.last ? search->knobs.n - 1 - i : i];
+        bool admitted = false, again = false;
+        if (k->alone || k->last == 0 || k->reach > STW_REACH_BATCH || k == of.without ||
+            (of.weak && is_enough(search, k->key)))
             continue;
-        STW_TRY(try_most_below(search, &at, &trial, err));
-        if (trial < STW_TRIAL_AT_RISK) continue;
-        STW_TRY(fewest(search, &at, 1, 0, trial, err));
-        const setting bare = {{nodes, NULL}, {at.steps[1], 0}};
-        stw_trial without = STW_TRIAL_UNFIT;
-        STW_TRY(try_setting(search, &bare, &without, err));
-        if (without < trial) STW_TRY(note_fix(search, &at, trial, err));
+        for (uint32_t b = 0; b < out->n; b++)
+            again = again || strcmp(out->knobs[b]->key, k->key) == 0;
+        if (again) continue;
+        put(out, k, k->last);
+        STW_TRY(admits(search, out, &admitted, err));
+        if (!admitted) out->n--;
+    }
+    for (uint32_t i = 0; of.last && i < out->n / 2; i++) { /* by reach */
+        const stw_mix before = *out;
+        out->knobs[i] = before.knobs[out->n - 1 - i];
+        out->steps[i] = before.steps[out->n - 1 - i];
+        out->knobs[out->n - 1 - i] = before.knobs[i];
+        out->steps[out->n - 1 - i] = before.steps[i];
     }
 out:
     return status;
 }
 
-/* Two knobs at their last steps; where the specs refuse these together, at fewer. */
-static stw_status try_last_pair(const fix_search *search, setting *at, stw_trial *trial,
-                                stw_error *err) {
+/* Leave out what is not needed, what reaches furthest first. */
+static stw_status leave_out(const stw_fix_search *search, stw_mix *mix, stw_trial want,
+                            stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    for (;;) {
-        STW_TRY(try_setting(search, at, trial, err));
-        int k = at->steps[1] >= at->steps[0] ? 1 : 0;
-        if (*trial != STW_TRIAL_REFUSED || at->steps[k] <= 1) break;
-        at->steps[k] /= 2;
+    for (uint32_t k = mix->n; k-- > 0 && mix->n > 1;) {
+        stw_tried here;
+        stw_mix less = *mix;
+        take_out(&less, k);
+        STW_TRY(try_mix(search, &less, &here, err));
+        if (here.is >= want) *mix = less;
     }
 out:
     return status;
 }
 
-/* The last step of the first knob of a pair; 0: none. */
-static uint64_t last_beside(const stw_knob *k, const stw_knob *second) {
-    bool nodes = second->kind == STW_KNOB_DOUBLE && strcmp(second->key, "nodes") == 0;
-    return k->last == 0 && k->needs_nodes && nodes ? k->n : k->last;
+/* All settings together. @param fits out: that is enough */
+static stw_status try_settings(stw_fix_search *search, bool *fits, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_tried here = {STW_TRIAL_REFUSED, INFINITY};
+    const stw_knob *without = NULL;
+    stw_mix all;
+    *fits = false;
+    for (int turn = 0; turn < 3; turn++) {
+        if (turn == 2 && (without == NULL || search->found.n >= ENOUGH_FIXES)) break;
+        STW_TRY(gather(search, (choice){turn == 1, false, without}, &all, err));
+        if (all.n < 2) continue;
+        STW_TRY(try_mix(search, &all, &here, err));
+        if (here.is < STW_TRIAL_AT_RISK) continue;
+        *fits = true;
+        STW_TRY(leave_out(search, &all, here.is, err));
+        if (all.n < 2) break; /* was found alone */
+        STW_TRY(bring_back(search, &all, here.is, 0, err));
+        STW_TRY(note(search, &all, here.is, err));
+        without = all.knobs[all.n - 1]; /* the same without what reaches furthest of it */
+        if (turn == 0) turn = 1;
+    }
+out:
+    return status;
 }
 
-/* The later knob of a pair costs more: it is brought back first, but where the first one needs it.
- */
-static stw_status bring_back(const fix_search *search, setting *at, stw_trial want,
+/* Settings with shorter sequences, disks or nodes, of which fewer are enough then. */
+static stw_status try_beside(stw_fix_search *search, const stw_mix *settings, stw_knob *k,
                              stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    int first = at->knobs[0]->last == 0 ? 0 : 1;
-    STW_TRY(fewest(search, at, first, 0, want, err));
-    STW_TRY(fewest(search, at, 1 - first, 0, want, err));
+    stw_mix mix = *settings;
+    stw_tried here;
+    uint64_t low = 0;
+    for (uint32_t i = 0; i < search->knobs.n && k->kind == STW_KNOB_NODES; i++)
+        if (search->knobs.list[i].follows_nodes && search->knobs.list[i].last == 0)
+            put(&mix, &search->knobs.list[i], 1);
+    const uint32_t at = mix.n;
+    if (at == 0 || k->last == 0) return status;
+    put(&mix, k, k->last);
+    if (k->kind == STW_KNOB_NODES)
+        STW_TRY(double_nodes(search, &mix, at, STW_TRIAL_AT_RISK, &here, &low, err));
+    else
+        STW_TRY(try_mix(search, &mix, &here, err));
+    if (here.is < STW_TRIAL_AT_RISK) goto out;
+    STW_TRY(leave_out(search, &mix, here.is, err));
+    STW_TRY(bring_back(search, &mix, here.is, low, err));
+    if (mix.n == 1 || mix.knobs[mix.n - 1] != k) goto out;
+    if (k->enough && mix.steps[mix.n - 1] >= k->last) goto out;
+    STW_TRY(note(search, &mix, here.is, err));
 out:
     return status;
 }
 
-static stw_status try_pairs(fix_search *search, stw_error *err) {
+static stw_status try_together(stw_fix_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    for (uint32_t b = 1; b < search->knobs.n; b++)
-        for (uint32_t a = 0; a < b && search->plan->n_fixes < ENOUGH_FIXES; a++) {
-            stw_knob *first = &search->knobs.list[a], *second = &search->knobs.list[b];
-            setting at = {{first, second}, {last_beside(first, second), second->last}};
-            stw_trial trial;
-            if (is_enough(search, first->key) || is_enough(search, second->key) ||
-                !first->in_pairs || !second->in_pairs || at.steps[0] == 0 || at.steps[1] == 0)
-                continue;
-            STW_TRY(try_last_pair(search, &at, &trial, err));
-            if (trial < STW_TRIAL_AT_RISK) continue;
-            STW_TRY(bring_back(search, &at, trial, err));
-            STW_TRY(note_fix(search, &at, trial, err));
-        }
+    stw_mix weak;
+    bool fits = false;
+    uint32_t settings = 0;
+    for (uint32_t i = 0; i < search->found.n; i++)
+        settings += search->found.list[i].reach <= STW_REACH_BATCH;
+    if (settings >= ENOUGH_FIXES) return status;
+    STW_TRY(try_settings(search, &fits, err));
+    if (search->layouts) return status;
+    STW_TRY(gather(search, (choice){true, true, NULL}, &weak, err));
+    for (uint32_t i = 0; i < search->knobs.n; i++) {
+        stw_knob *k = &search->knobs.list[i];
+        if (k->alone || k->reach <= STW_REACH_BATCH) continue;
+        if (k->kind == STW_KNOB_NODES ? !k->enough || k->last > k->from : !fits)
+            STW_TRY(try_beside(search, &weak, k, err));
+    }
 out:
     return status;
 }
+
+/* ---- what is told ---- */
 
 /* The keys that were tried, each once: "parallel.cp, batch.seq_len, nodes". */
-static stw_status note_tried(const fix_search *search, stw_error *err) {
+static stw_status note_tried(const stw_fix_search *search, stw_error *err) {
     stw_text keys = STW_TEXT_INIT;
     if (search->layouts)
-        stw_text_printf(&keys, "parallel.tp, parallel.pp, parallel.ep, their combinations");
+        stw_text_printf(&keys, "parallel.tp, parallel.pp, parallel.ep, their combinations, nodes");
     for (uint32_t i = 0; i < search->knobs.n; i++) {
         const stw_knob *k = &search->knobs.list[i];
         bool again = false;
         for (uint32_t b = 0; b < i; b++)
             again |= search->knobs.list[b].tried && strcmp(search->knobs.list[b].key, k->key) == 0;
         if (k->tried && !again) stw_text_printf(&keys, "%s%s", keys.length > 0 ? ", " : "", k->key);
-        if (k->tried && !again && k->kind == STW_KNOB_UP && k->last > 0)
-            stw_text_printf(&keys, " (up to %llu)", (unsigned long long)(k->from + k->last));
     }
-    if (search->budget->late && keys.length > 0)
+    if (search->trials->late && keys.length > 0)
         stw_text_printf(&keys, "; the time limit ended the search");
     stw_status status = stw_text_status(&keys, err);
     if (status == STW_STATUS_OK && keys.data != NULL) {
@@ -330,37 +396,77 @@ static stw_status note_tried(const fix_search *search, stw_error *err) {
     return status;
 }
 
-/* The rows and the walk of a trial know neither which plan is fastest nor how an allocator splits
- * memory up. */
-static stw_status verify(const fix_search *search, const stw_fix_judge *judge, stw_error *err) {
+/* One that is at risk only by what expandable segments avoid is proposed with these. */
+static stw_status verify_one(const stw_fix_search *search, const stw_fix_judge *judge, stw_fix *fix,
+                             bool *fits, stw_error *err) {
+    static const char segments[] = "allocator.expandable_segments";
     stw_status status = STW_STATUS_OK;
-    const double end_s = fmin(search->budget->end_s, stw_planner_now_s() + VERIFY_S);
-    for (uint32_t i = 0; i < search->plan->n_fixes && judge != NULL; i++) {
-        const double left_s = end_s - stw_planner_now_s();
-        if (left_s <= 0) break;
-        STW_TRY(stw_fix_verify(search->plan, &search->plan->fixes[i], judge, left_s, err));
+    stw_fix with;
+    bool fits_with = false;
+    STW_TRY(stw_fix_verify(search->trials, fix, judge, fits, err));
+    with = *fix;
+    if (!*fits || !fix->at_risk || search->plan->run.allocator.expandable_segments == true ||
+        with.n_changes == STW_MAX_FIX_CHANGES)
+        goto out;
+    with.changes[with.n_changes++] = (stw_fix_change){segments, "true"};
+    with.why =
+        stw_pool_printf(search->plan->pool, "%s; expandable segments leave no gaps", fix->why);
+    if (with.why == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes"));
+    STW_TRY(stw_fix_verify(search->trials, &with, judge, &fits_with, err));
+    if (fits_with && !with.at_risk) *fix = with;
+out:
+    return status;
+}
+
+/* The rows and the walk of a trial know neither which plan is fastest nor how an allocator splits
+ * memory up. What the plan says does not fit is no fix. */
+static stw_status verify(stw_fix_search *search, const stw_fix_judge *judge, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_found_list *all = &search->found;
+    uint32_t n = 0;
+    search->trials->work_left = VERIFY_WORK;
+    for (uint32_t i = 0; i < all->n; i++) {
+        stw_found found = all->list[i];
+        bool fits = true;
+        if (judge != NULL) STW_TRY(verify_one(search, judge, &found.fix, &fits, err));
+        if (fits) all->list[n++] = found;
     }
+    all->n = n;
+out:
+    return status;
+}
+
+static stw_status search_all(stw_fix_search *search, const stw_fix_judge *judge, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan *plan = search->plan;
+    stw_knobs_of(plan, &search->knobs);
+    STW_TRY(stw_fix_layouts(search, err));
+    STW_TRY(try_alone(search, err));
+    STW_TRY(try_together(search, err));
+    STW_TRY(note_tried(search, err));
+    stw_fixes_sort(&search->found);
+    STW_TRY(verify(search, judge, err));
+    stw_fixes_sort(&search->found);
+    for (uint32_t i = 0; i < search->found.n; i++)
+        plan->fixes[plan->n_fixes++] = search->found.list[i].fix;
 out:
     return status;
 }
 
 stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, const stw_fix_judge *judge,
                            stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_fix_budget budget = {.trials = MOST_TRIALS, .end_s = stw_planner_now_s() + time_limit_s};
-    fix_search search = {.plan = plan, .budget = &budget};
+    stw_status status;
+    stw_fix_search *search = stw_pool_array(plan->pool, 1, sizeof *search);
+    stw_trials *trials = stw_pool_array(plan->pool, 1, sizeof *trials);
     plan->n_fixes = 0;
     plan->fixes = stw_pool_array(plan->pool, STW_MAX_FIXES, sizeof *plan->fixes);
-    if (plan->fixes == NULL)
+    if (plan->fixes == NULL || search == NULL || trials == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
-    stw_knobs_of(plan, &search.knobs);
-    STW_TRY(stw_fix_layouts(plan, &budget, &search.layouts, err));
-    STW_TRY(try_alone(&search, err));
-    STW_TRY(try_fewer_nodes(&search, err));
-    if (plan->n_fixes < ENOUGH_FIXES) STW_TRY(try_pairs(&search, err));
-    STW_TRY(note_tried(&search, err));
-    STW_TRY(verify(&search, judge, err));
-    stw_fixes_sort(plan);
-out:
+    *trials = (stw_trials){
+        .plan = plan, .work_left = SEARCH_WORK, .end_s = stw_planner_now_s() + time_limit_s};
+    search->plan = search->found.plan = plan;
+    search->trials = trials;
+    status = search_all(search, judge, err);
     return status;
 }

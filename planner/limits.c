@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Limits to paste: the figures of a conflict come from rows, which are upper bounds, at limits that
  * differ from what a cluster says. Here each is planned anew as options of the command. */
-#include <stdio.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -10,64 +9,45 @@
 
 static const uint64_t GIB = 1ull << 30;
 
-/* For one limit; a search by halves needs twice the digits of a figure at most. */
-#define MOST_TRIALS 64
+/* Operations of the programs that are walked for one limit. */
+#define LIMIT_WORK 6000000
 
 typedef struct limit_search {
-    stw_plan *plan;
-    const char *resource;
-    stw_fix_budget *budget;
+    stw_trials *trials;
+    stw_knob knob;
 } limit_search;
 
-static void set_gib(stw_change *c, const char *key, uint64_t gib) {
-    snprintf(c->key, sizeof c->key, "%s", key);
-    snprintf(c->value, sizeof c->value, "%lluGiB", (unsigned long long)gib);
+static uint32_t changes_of(limit_search *s, uint64_t gib, stw_change *out) {
+    const stw_mix mix = {1, {&s->knob}, {gib - s->knob.from}};
+    return stw_mix_changes(s->trials->plan, &mix, out);
 }
 
-/* Memory alone does not move a limit that the user has set: both are stated. @param out room for
- * STW_MAX_LIMIT_CHANGES */
-static uint32_t changes_of(const limit_search *s, uint64_t gib, stw_change *out) {
-    static const char *const keys[][2] = {{"gpu memory", "node.gpu.memory"},
-                                          {"host memory", "node.host.limit"},
-                                          {"page-locked memory", "node.host.page_lock_limit"},
-                                          {"nvme", "node.nvme.capacity"}};
-    uint32_t n = 0;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        if (strcmp(s->resource, keys[i][0]) != 0) continue;
-        if (i == 1 && gib > s->plan->cluster.host.memory_bytes / GIB)
-            set_gib(&out[n++], "node.host.memory", gib);
-        set_gib(&out[n++], keys[i][1], gib);
-    }
-    return n;
-}
-
-static stw_status fits_with(const limit_search *s, uint64_t gib, bool *fits, stw_error *err) {
-    stw_change changes[STW_MAX_LIMIT_CHANGES];
-    uint32_t n = changes_of(s, gib, changes);
-    stw_trial trial = STW_TRIAL_UNFIT;
-    stw_status status = stw_fix_try(s->plan, s->budget, changes, n, &trial, err);
-    *fits = n > 0 && trial >= STW_TRIAL_AT_RISK;
+static stw_status fits_with(limit_search *s, uint64_t gib, bool *fits, stw_error *err) {
+    stw_change changes[STW_MAX_MIX_CHANGES];
+    stw_tried tried;
+    stw_status status = stw_fix_try(s->trials, changes, changes_of(s, gib, changes), &tried, err);
+    *fits = tried.is >= STW_TRIAL_AT_RISK;
     return status;
 }
 
 /* The smallest whole figure with which the plan fits. @param gib in: a guess; out, 0: there is none
  * up to twice that */
-static stw_status find_limit(const limit_search *s, uint64_t *gib, stw_error *err) {
+static stw_status find_limit(limit_search *s, uint64_t *gib, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const uint64_t guess = *gib;
-    uint64_t low = 0, high = 0, at = guess;
+    const uint64_t guess = *gib, from = s->knob.from;
+    uint64_t low = from, high = 0, at = guess;
     bool fits = false;
-    for (uint64_t step = 1; at > 0 && at <= 2 * guess; step *= 2) {
+    for (uint64_t step = 1; at > from && at <= 2 * guess; step *= 2) {
         STW_TRY(fits_with(s, at, &fits, err));
         if (fits)
             high = at;
         else
             low = at;
-        if (low > 0 && high > 0) break;
+        if (low > from && high > 0) break;
         at = !fits ? at + step : at > step ? at - step : 0;
     }
     while (high > low + 1) {
-        uint64_t mid = low + (high - low) / 2;
+        const uint64_t mid = low + (high - low) / 2;
         STW_TRY(fits_with(s, mid, &fits, err));
         if (fits)
             high = mid;
@@ -79,14 +59,14 @@ out:
     return status;
 }
 
-static stw_status note_limit(const limit_search *s, uint64_t gib, stw_binding *out,
-                             stw_error *err) {
-    stw_change changes[STW_MAX_LIMIT_CHANGES];
+static stw_status note_limit(limit_search *s, uint64_t gib, stw_binding *out, stw_error *err) {
+    stw_change changes[STW_MAX_MIX_CHANGES];
+    stw_pool *pool = s->trials->plan->pool;
     out->enough_bytes = gib * GIB;
     out->n_changes = gib > 0 ? changes_of(s, gib, changes) : 0;
     for (uint32_t i = 0; i < out->n_changes; i++) {
-        out->changes[i].set = stw_pool_string(s->plan->pool, changes[i].key);
-        out->changes[i].value = stw_pool_string(s->plan->pool, changes[i].value);
+        out->changes[i].set = stw_pool_string(pool, changes[i].key);
+        out->changes[i].value = stw_pool_string(pool, changes[i].value);
         if (out->changes[i].set == NULL || out->changes[i].value == NULL)
             return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for limits");
     }
@@ -95,11 +75,12 @@ static stw_status note_limit(const limit_search *s, uint64_t gib, stw_binding *o
 
 stw_status stw_planner_limits(stw_plan *plan, double time_limit_s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const double end_s = stw_planner_now_s() + time_limit_s;
+    stw_trials *trials = stw_pool_array(plan->pool, 1, sizeof *trials);
+    if (trials == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory");
+    *trials = (stw_trials){.plan = plan, .end_s = stw_planner_now_s() + time_limit_s};
     for (uint32_t b = 0; b < plan->n_bindings; b++) {
         stw_binding *here = &plan->bindings[b];
-        stw_fix_budget budget = {.trials = MOST_TRIALS, .end_s = end_s};
-        const limit_search search = {plan, here->resource, &budget};
+        limit_search search = {.trials = trials};
         uint64_t gib = stw_div_up_u64(here->enough_bytes, GIB);
         if (b > 0 && strcmp(here[-1].resource, here->resource) == 0) {
             const char *phase = here->phase;
@@ -107,7 +88,8 @@ stw_status stw_planner_limits(stw_plan *plan, double time_limit_s, stw_error *er
             here->phase = phase;
             continue;
         }
-        if (gib == 0) continue;
+        if (!stw_knob_of_limit(plan, here->resource, gib, &search.knob)) continue;
+        trials->work_left = LIMIT_WORK;
         STW_TRY(find_limit(&search, &gib, err));
         STW_TRY(note_limit(&search, gib, here, err));
     }

@@ -314,12 +314,27 @@ out:
     return status;
 }
 
+/* A phase takes as long as its slowest kind of rank. */
+static stw_status simulate_plan(stw_plan *plan, stw_planner_simulate simulate, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = NAN;
+    for (uint32_t k = 0; k < plan->job->n_kinds && stw_cluster_has_gpus(&plan->cluster); k++) {
+        double seconds[STW_N_PHASES];
+        STW_TRY(simulate(plan->job, plan->programs[k], seconds, err));
+        for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = fmax(plan->time_s[p], seconds[p]);
+    }
+out:
+    return status;
+}
+
 static stw_status solve_alone(const void *by, stw_plan *plan, double time_limit_s, stw_error *err) {
     stw_planner_options options = *(const stw_planner_options *)by;
     options.time_limit_s = time_limit_s;
     options.write_lp = NULL;
-    options.no_fixes = options.no_prices = options.no_reasons = true;
-    return stw_planner_solve(plan, &options, err);
+    options.no_fixes = options.no_prices = options.no_reasons = options.no_alternatives = true;
+    stw_status status = stw_planner_solve(plan, &options, err);
+    if (status != STW_STATUS_OK || plan->outcome == STW_OUTCOME_INFEASIBLE) return status;
+    return simulate_plan(plan, options.simulate, err);
 }
 
 /* What binds, and what would help. */

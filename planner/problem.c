@@ -483,9 +483,12 @@ static void fill_job(stw_cost *cost, const stw_job *job, const stw_engine *engin
         cost->update_units[u] = stw_job_update_units(job, (stw_update)u);
 }
 
-static stw_status build_problem(const stw_job *job, bool seconds, stw_cost **out, stw_error *err) {
+/* What of a problem is asked for. */
+typedef enum part { OPTIONS, BYTES, ALL } part;
+
+static stw_status build_problem(const stw_job *job, part asked, stw_cost **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_build b = {.pool = stw_pool_new(), .seconds = seconds};
+    stw_build b = {.pool = stw_pool_new(), .seconds = asked == ALL};
     stw_pool *pool = stw_pool_new();
     if (pool != NULL) b.cost = stw_pool_alloc(pool, sizeof *b.cost);
     if (b.cost == NULL || b.pool == NULL) {
@@ -503,7 +506,7 @@ static stw_status build_problem(const stw_job *job, bool seconds, stw_cost **out
     }
     fill_job(b.cost, job, engine);
     STW_TRY(add_options(&b, engine, err));
-    STW_TRY(add_rows(&b, err));
+    if (asked != OPTIONS) STW_TRY(add_rows(&b, err));
     STW_TRY(check_sizes(b.cost, err));
 out:
     end_build(&b);
@@ -515,9 +518,13 @@ out:
 }
 
 stw_status stw_cost_new(const stw_job *job, stw_cost **out, stw_error *err) {
-    return build_problem(job, true, out, err);
+    return build_problem(job, ALL, out, err);
 }
 
 stw_status stw_cost_new_bytes(const stw_job *job, stw_cost **out, stw_error *err) {
-    return build_problem(job, false, out, err);
+    return build_problem(job, BYTES, out, err);
+}
+
+stw_status stw_cost_new_options(const stw_job *job, stw_cost **out, stw_error *err) {
+    return build_problem(job, OPTIONS, out, err);
 }

@@ -43,16 +43,17 @@ STW_MUST_USE stw_status stw_planner_limits(stw_plan *plan, double time_limit_s, 
 
 #define STW_MAX_FIXES 12
 
-/** Solves a plan whose specs are given as the planner does, without reasons and fixes. */
+/** Solves a plan whose specs are given as the planner does, without reasons and fixes, and
+ * simulates it. */
 typedef struct stw_fix_judge {
     stw_status (*solve)(const void *by, stw_plan *plan, double time_limit_s, stw_error *err);
     const void *by;
 } stw_fix_judge;
 
-/** Fill plan->fixes with changes, one or two at a time, that were planned and fit; each is the
- * smallest of its kind, cheapest first.
- * @param time_limit_s of the whole search @param judge gives each fix its verdict; NULL: that of
- * its trial stays */
+/** Fill plan->fixes with changes that were planned and fit, the smallest first (fix_order.c); of
+ * what is changed as little as fits.
+ * @param time_limit_s of the whole search @param judge gives each fix its verdict and seconds;
+ * NULL: the verdict of its trial stays, the seconds are not known */
 STW_MUST_USE stw_status stw_planner_fix(stw_plan *plan, double time_limit_s,
                                         const stw_fix_judge *judge, stw_error *err);
 

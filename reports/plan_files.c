@@ -204,6 +204,9 @@ static void put_answers(const stw_plan *plan, const rows *out) {
         for (uint32_t c = 0; c < plan->fixes[i].n_changes; c++)
             row(out, name, plan->fixes[i].changes[c].set, "", "value",
                 plan->fixes[i].changes[c].value, "");
+        if (!(plan->fixes[i].iteration_s > 0)) continue;
+        row_double(out, name, "plan", "", "iteration", plan->fixes[i].iteration_s, "s");
+        row_double(out, name, "plan", "", "tokens", plan->fixes[i].tokens_per_s, "1/s");
     }
 }
 

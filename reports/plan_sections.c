@@ -223,11 +223,23 @@ void stw_fix_options(const stw_fix_change *changes, uint32_t n_changes, char *ou
     size_t used = 0;
     for (uint32_t i = 0; i < n_changes && used < out_size; i++) {
         const stw_fix_change *c = &changes[i];
-        const char *quote = strpbrk(c->value, " *?[]{}$'") != NULL ? "\"" : "";
+        const char *quote = strpbrk(c->value, " *?[]{}()|;&<>$'") != NULL ? "\"" : "";
         int n = snprintf(out + used, out_size - used, "%s--set %s%s=%s%s", i > 0 ? " " : "", quote,
                          c->set, c->value, quote);
         used += n > 0 ? (size_t)n : 0;
     }
+}
+
+static bool is_timed(const stw_fix *fix) { return fix->iteration_s > 0 && fix->tokens_per_s > 0; }
+
+void stw_fix_effect(const stw_fix *fix, char *out, size_t out_size) {
+    const char *why = fix->why != NULL ? fix->why : "";
+    if (is_timed(fix))
+        snprintf(out, out_size, "%s%s%s per iteration, %s tokens/s", why,
+                 why[0] != '\0' ? "; " : "", stw_word_seconds(fix->iteration_s).text,
+                 stw_word_number(fix->tokens_per_s).text);
+    else
+        snprintf(out, out_size, "%s", why);
 }
 
 bool stw_binding_is_elsewhere(const stw_plan *plan, const stw_binding *binding) {
@@ -255,7 +267,7 @@ static void put_limit_remedy(const stw_section *s) {
 /* The first change that helps; the others follow in a section of their own. */
 static void put_remedy(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    char changes[512];
+    char changes[512], effect[512];
     bool all_risky = true;
     if (plan->n_fixes == 0 || !stw_plan_fix_is_remedy(plan, &plan->fixes[0])) {
         put_limit_remedy(s);
@@ -263,10 +275,11 @@ static void put_remedy(const stw_section *s) {
     }
     const stw_fix *first = &plan->fixes[0];
     stw_fix_options(first->changes, first->n_changes, changes, sizeof changes);
+    stw_fix_effect(first, effect, sizeof effect);
     for (uint32_t i = 0; i < plan->n_fixes; i++) all_risky = all_risky && plan->fixes[i].at_risk;
     stw_doc_line(s->out, s->format,
                  "It %s with %s (%s). %sEverything that was found is listed below.",
-                 first->at_risk ? "is within limits, but at risk," : "fits", changes, first->why,
+                 first->at_risk ? "is within limits, but at risk," : "fits", changes, effect,
                  all_risky ? "No change that was found leaves more room. " : "");
 }
 
@@ -650,23 +663,32 @@ static void put_limits(const stw_section *s) {
 }
 
 static void put_fix_table(const stw_section *s, bool at_risk) {
-    static const char *const heads[] = {"options to add", "effect"};
+    static const char *const heads[] = {"options to add", "effect", ">iteration", ">tokens/s"};
     const stw_plan *plan = s->plan;
     char changes[512];
     uint32_t n = 0;
+    bool timed = false;
     stw_table t;
-    for (uint32_t i = 0; i < plan->n_fixes; i++) n += plan->fixes[i].at_risk == at_risk;
+    for (uint32_t i = 0; i < plan->n_fixes; i++) {
+        if (plan->fixes[i].at_risk != at_risk) continue;
+        n++;
+        timed = timed || is_timed(&plan->fixes[i]);
+    }
     if (n == 0) return;
-    stw_doc_heading(s->out, s->format,
-                    at_risk ? "Changes within limits, but at risk (each row was planned)"
-                            : "Changes that make the plan fit (each row was planned)");
-    stw_table_begin(&t, s->pool, heads, 2);
+    stw_doc_heading(
+        s->out, s->format,
+        at_risk ? "Changes within limits, but at risk, smallest first (each row was planned)"
+                : "Changes that make the plan fit, smallest first (each row was planned)");
+    stw_table_begin(&t, s->pool, heads, timed ? 4 : 2);
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
         const stw_fix *fix = &plan->fixes[i];
         if (fix->at_risk != at_risk) continue;
         stw_fix_options(fix->changes, fix->n_changes, changes, sizeof changes);
         stw_table_cell(&t, "%s", changes);
         stw_table_cell(&t, "%s", fix->why != NULL ? fix->why : "");
+        if (!timed) continue;
+        stw_table_cell(&t, "%s", is_timed(fix) ? stw_word_seconds(fix->iteration_s).text : "");
+        stw_table_cell(&t, "%s", is_timed(fix) ? stw_word_number(fix->tokens_per_s).text : "");
     }
     stw_table_write(&t, s->format, s->out);
 }
@@ -677,7 +699,7 @@ void stw_section_infeasible(const stw_section *s) {
     if (plan->n_fixes == 0) {
         if (plan->n_bindings > 0 && plan->verdict == STW_VERDICT_DOES_NOT_FIT)
             stw_doc_line(s->out, s->format,
-                         "None of the changes that were tried, alone or in pairs, makes the plan "
+                         "None of the changes that were tried, alone or together, makes the plan "
                          "fit%s%s.",
                          plan->tried != NULL ? ": " : "", plan->tried != NULL ? plan->tried : "");
         return;

@@ -47,6 +47,8 @@ void stw_section_remarks(const stw_section *s, bool of_time);
 void stw_section_parked(const stw_section *s);
 /** Changes as options of a command line: --set nodes=2 --set "node.host.limit=141 GiB" */
 void stw_fix_options(const stw_fix_change *changes, uint32_t n_changes, char *out, size_t out_size);
+/** Why a fix helps, and the simulated seconds where these are known. */
+void stw_fix_effect(const stw_fix *fix, char *out, size_t out_size);
 /** Does a limit of the cluster have to be above what its nodes have? */
 bool stw_binding_is_elsewhere(const stw_plan *plan, const stw_binding *binding);
 /** Placement of the state: tiers, update kind, bytes per tier. */

@@ -126,17 +126,17 @@ static void put_activations(const stw_section *s) {
  * "--set nodes=2: halves the state". */
 static void put_fixes_of(const stw_section *s, bool at_risk) {
     const stw_plan *plan = s->plan;
-    char changes[512];
+    char changes[512], effect[512];
     uint32_t n = 0;
     for (uint32_t i = 0; i < plan->n_fixes && i < MOST_FIXES; i++) {
         const stw_fix *fix = &plan->fixes[i];
         if (fix->at_risk != at_risk) continue;
         if (n++ == 0)
-            stw_doc_line(s->out, s->format, "%s (each was planned):",
+            stw_doc_line(s->out, s->format, "%s (smallest first; each was planned):",
                          at_risk ? "Within limits, but at risk, with" : "It fits with");
         stw_fix_options(fix->changes, fix->n_changes, changes, sizeof changes);
-        stw_doc_item(s->out, s->format, "%s%s%s", changes, fix->why != NULL ? ": " : "",
-                     fix->why != NULL ? fix->why : "");
+        stw_fix_effect(fix, effect, sizeof effect);
+        stw_doc_item(s->out, s->format, "%s%s%s", changes, effect[0] != '\0' ? ": " : "", effect);
     }
 }
 

@@ -66,8 +66,9 @@ typedef struct stw_fix {
     uint32_t n_changes;
     stw_fix_change changes[STW_MAX_FIX_CHANGES];
     const char *why;
-    bool at_risk; /* the verdict with them is at_risk */
-} stw_fix;        /* planned anew with all of its changes, and fits */
+    bool at_risk;                     /* the verdict with them is at_risk */
+    double iteration_s, tokens_per_s; /* simulated; 0 or NaN: not known */
+} stw_fix;                            /* planned anew with all of its changes, and fits */
 /** A faster plan that was passed over, and what it would need. */
 typedef struct stw_alternative {
     const char *rule;  /* that passed it over: "plainness", "placement.gpu_fill" */

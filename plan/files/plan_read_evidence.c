@@ -144,6 +144,14 @@ out:
     return status;
 }
 
+/* A number; 0 where it is null or not there. */
+static stw_status read_known(const stw_tree *tree, const stw_node *node, const char *key,
+                             double *out, stw_error *err) {
+    const stw_node *value = stw_node_get(node, key);
+    if (value == NULL || value->kind == STW_NODE_NULL) return STW_STATUS_OK;
+    return stw_node_double(tree, node, key, out, err);
+}
+
 static stw_status read_fix(const stw_tree *tree, const stw_node *node, stw_pool *pool, stw_fix *fix,
                            stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -152,6 +160,8 @@ static stw_status read_fix(const stw_tree *tree, const stw_node *node, stw_pool 
     STW_TRY(stw_part_string(tree, node, "why", true, pool, &fix->why, err));
     if (stw_node_get(node, "at_risk") != NULL)
         STW_TRY(stw_node_bool(tree, node, "at_risk", &fix->at_risk, err));
+    STW_TRY(read_known(tree, node, "iteration_s", &fix->iteration_s, err));
+    STW_TRY(read_known(tree, node, "tokens_per_s", &fix->tokens_per_s, err));
 out:
     return status;
 }

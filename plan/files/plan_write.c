@@ -2,6 +2,7 @@
 /* Writes stowage.plan/1. Some members repeat others (sums, maxima, regions) for people and other
  * programs. The reader checks that they agree. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -115,6 +116,8 @@ static void write_infeasible(const stw_plan *plan, stw_json *json) {
         write_changes(fix->changes, fix->n_changes, json);
         stw_json_string(json, "why", fix->why);
         stw_json_bool(json, "at_risk", fix->at_risk);
+        stw_json_double(json, "iteration_s", fix->iteration_s > 0 ? fix->iteration_s : NAN);
+        stw_json_double(json, "tokens_per_s", fix->tokens_per_s > 0 ? fix->tokens_per_s : NAN);
         stw_json_end(json);
     }
     stw_json_end(json);

@@ -59,6 +59,7 @@ typedef enum stw_ring_kind {
 /** A change of the run spec that the planner tries if no plan fits. */
 typedef struct stw_engine_fix {
     const char *key, *value, *why;
+    const char *with; /* "KEY=VALUE ...", settings that it needs; NULL: none */
 } stw_engine_fix;
 
 /** By how much measured bytes exceeded predicted ones at most, as a share of the predicted ones:
@@ -122,7 +123,6 @@ typedef struct stw_engine {
     /* What a streamed step needs that the framework's own optimizers lack: the planner chooses one
      * by itself only where nothing else fits, and reports say this. NULL: nothing. */
     const char *streamed_note;
-    const char *last_stage_key; /* layers of a last stage that has fewer; NULL: no such key */
     /** The framework's arguments that recompute what the decisions do; "" if nothing is. NULL: the
      * engine has none. */
     void (*acts_note)(const struct stw_job *job, const struct stw_decisions *decisions, char *out,

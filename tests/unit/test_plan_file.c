@@ -112,7 +112,8 @@ static void evidence_round_trips(void) {
     stw_price prices[] = {{"gpu_memory", "optimizer_step", 8, "GiB", -1e-3},
                           {"pcie", NULL, 0.1, NULL, NAN}};
     stw_binding binding = {"gpu memory", "load", 1ull << 40, 1, {{"node.gpu.memory", "1024GiB"}}};
-    stw_fix fix = {2, {{"node.host.memory", "1 TiB"}, {"nodes", "2"}}, "plans in 1.3 s", true};
+    stw_fix fix = {
+        2, {{"node.host.memory", "1 TiB"}, {"nodes", "2"}}, "plans in 1.3 s", true, 2.5, 8192};
     plan->cluster.gpu.memory_bytes = 1545ull << 20; /* little more than context and NCCL */
     stw_plan_judge(plan);
     plan->outcome = STW_OUTCOME_INFEASIBLE;
@@ -133,6 +134,8 @@ static void evidence_round_trips(void) {
     CU_ASSERT_EQUAL(again->outcome, STW_OUTCOME_INFEASIBLE);
     CU_ASSERT_STRING_EQUAL(again->fixes[0].why, "plans in 1.3 s");
     CU_ASSERT_EQUAL(again->fixes[0].n_changes, 2);
+    CU_ASSERT_EQUAL(again->fixes[0].iteration_s, 2.5);
+    CU_ASSERT_EQUAL(again->fixes[0].tokens_per_s, 8192);
     CU_ASSERT_STRING_EQUAL(again->fixes[0].changes[1].set, "nodes");
     CU_ASSERT_STRING_EQUAL(again->tried, "nodes, parallel.cp");
     CU_ASSERT_EQUAL(again->bindings[0].enough_bytes, 1ull << 40);

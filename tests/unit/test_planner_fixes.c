@@ -442,8 +442,14 @@ static void params_are_freed_after_forward(void) {
         "node.host.limit=2000 GiB"
 #define MEGATRON "engine=megatron", "precision.params=bf16", "precision.master=fp32"
 
+static bool has_key(const stw_fix *fix, const char *key) {
+    for (uint32_t c = 0; c < fix->n_changes; c++)
+        if (strcmp(fix->changes[c].set, key) == 0) return true;
+    return false;
+}
+
 /* An engine with tensor, pipeline and expert parallelism: layouts of its ranks come first, on the
- * nodes that there are. Stages that do not divide the layers have a last one of fewer. */
+ * nodes that there are. Stages that do not divide the layers have a division of their own. */
 static void layouts_of_ranks_are_tried(void) {
     const char *dense[] = {H100_NODES("4"), MEGATRON, NULL},
                *experts[] = {H100_NODES("4"), MEGATRON,
@@ -460,12 +466,12 @@ static void layouts_of_ranks_are_tried(void) {
     check_fixes("Llama-3.1-70B", dense, plan);
     stw_plan_free(plan);
 
-    plan = unfit("Qwen3-235B-A22B", experts); /* 94 layers: 7 stages of 12, and 10 */
+    plan = unfit("Qwen3-235B-A22B", experts); /* 94 layers in 8 stages */
     const stw_fix *uneven = fix_of(plan, "parallel.pp", 4);
     bool found = false;
     CU_ASSERT_PTR_NOT_NULL(uneven);
     for (uint32_t f = 0; f < plan->n_fixes; f++)
-        found = found || (value_of(&plan->fixes[f], "megatron.last_stage_layers", 0) == 10 &&
+        found = found || (has_key(&plan->fixes[f], "megatron.pipeline_layout") &&
                           value_of(&plan->fixes[f], "nodes", 4) == 8);
     CU_ASSERT(found);
     check_fixes("Qwen3-235B-A22B", experts, plan);
@@ -484,24 +490,75 @@ static void fewer_nodes_come_first(void) {
     stw_plan_free(plan);
 }
 
-/* What keeps framework and numerics, then machines, numerics, another engine, another run. */
+/* What keeps numerics and machines, then machines, another engine, then what is at risk. */
 static void cheap_changes_come_first(void) {
     const char *settings[] = {H100_NODES("1"), "engine=fsdp2", "batch.seq_len=8192",
                               "recompute.granularity=full", NULL};
-    const char *const order[] = {"fsdp.offload_policy", "nodes", "batch.seq_len", "engine"};
+    const char *const order[] = {"fsdp.offload_policy", "nodes", "engine", "batch.seq_len"};
     stw_plan *plan = unfit("Llama-3.1-70B", settings);
     CU_ASSERT_EQUAL_FATAL(plan->n_fixes, 4);
     for (uint32_t i = 0; i < 4; i++) {
         CU_ASSERT_STRING_EQUAL(plan->fixes[i].changes[0].set, order[i]);
     }
-    const stw_fix eighth = {1, {{"batch.seq_len", "1024"}}, NULL, false},
-                  shorter = {1, {{"batch.seq_len", "512"}}, NULL, false};
+    const stw_fix eighth = {.n_changes = 1, .changes = {{"batch.seq_len", "1024"}}},
+                  shorter = {.n_changes = 1, .changes = {{"batch.seq_len", "512"}}};
     CU_ASSERT(stw_plan_fix_is_remedy(plan, &eighth));
     CU_ASSERT_FALSE(stw_plan_fix_is_remedy(plan, &shorter));
-    plan->fixes[3] = plan->fixes[0];
-    plan->fixes[0] = shorter;
-    stw_fixes_sort(plan);
-    CU_ASSERT_STRING_EQUAL(plan->fixes[3].changes[0].value, "512");
+    stw_plan_free(plan);
+}
+
+/* The smallest intervention first: verdict, reach, nodes, settings, how far values are from the
+ * run's, tokens per second; another run last. */
+static void the_smallest_comes_first(void) {
+    const stw_found in_order[] = {
+        {{1, {{"loss.fused", "true"}}, "", false, 2, 200}, STW_REACH_SETTING, 1},
+        {{1, {{"fsdp.offload_policy", "true"}}, "", false, 4, 100}, STW_REACH_SETTING, 1},
+        {{1, {{"node.host.limit", "900GiB"}}, "", false, 1, 900}, STW_REACH_SETTING, 3},
+        {{2, {{"parallel.ep", "2"}, {"parallel.cp", "2"}}, "", false, 1, 900},
+         STW_REACH_SETTING,
+         2},
+        {{2, {{"batch.micro_batch", "1"}, {"batch.grad_accumulation", "4"}}, "", false, 1, 999},
+         STW_REACH_BATCH,
+         2},
+        {{1, {{"batch.seq_len", "4096"}}, "", false, 1, 999}, STW_REACH_SEQUENCE, 1},
+        {{1, {{"precision.grads", "bf16"}}, "", false, 1, 999}, STW_REACH_NUMERICS, 1},
+        {{1, {{"node.nvme.capacity", "100GiB"}}, "", false, 9, 9}, STW_REACH_MACHINES, 9},
+        {{2, {{"load.method", "sharded_read"}, {"nodes", "2"}}, "", false, 9, 9},
+         STW_REACH_MACHINES,
+         2},
+        {{1, {{"nodes", "3"}}, "", false, 1, 999}, STW_REACH_MACHINES, 2},
+        {{1, {{"engine", "stowage"}}, "", false, 1, 999}, STW_REACH_ENGINE, 1},
+        {{1, {{"attention", "flash"}}, "", true, 1, 999}, STW_REACH_SETTING, 1},
+        {{2, {{"batch.seq_len", "512"}, {"load.method", "sharded_read"}}, "", false, 1, 999},
+         STW_REACH_SEQUENCE,
+         4}};
+    enum { N = sizeof in_order / sizeof in_order[0] };
+    const char *settings[] = {"batch.seq_len=8192", NULL};
+    stw_plan *plan = case_zoo("Qwen3-0.6B", settings);
+    stw_found_list all = {.plan = plan, .n = STW_MAX_FIXES};
+    for (uint32_t absent = 0; absent < N; absent++) { /* any twelve, last to first */
+        for (uint32_t i = 0, n = 0; i < N; i++)
+            if (i != absent) all.list[STW_MAX_FIXES - 1 - n++] = in_order[i];
+        stw_fixes_sort(&all);
+        CU_ASSERT_EQUAL(all.n, STW_MAX_FIXES);
+        for (uint32_t i = 0, n = 0; i < N; i++)
+            if (i != absent)
+                CU_ASSERT_STRING_EQUAL(all.list[n++].fix.changes[0].set,
+                                       in_order[i].fix.changes[0].set);
+        all.n = STW_MAX_FIXES;
+    }
+    /* what has all changes of a smaller one, or its keys with other values, is left out */
+    all.list[0] = in_order[0];
+    all.list[1] =
+        (stw_found){{2, {{"attention", "flash"}, {"loss.fused", "true"}}, "", false, 1, 1},
+                    STW_REACH_SETTING,
+                    2};
+    all.list[2] = in_order[9];
+    all.list[3] = in_order[9];
+    all.list[3].fix.changes[0].value = "4";
+    all.n = 4;
+    stw_fixes_sort(&all);
+    CU_ASSERT_EQUAL(all.n, 2);
     stw_plan_free(plan);
 }
 
@@ -569,33 +626,40 @@ static void the_largest_models_have_a_fix(void) {
     }
 }
 
-/* What is found depends on the number of trials, and on time only where that is over. */
+/* What is found depends on the work of trials, and on time only where that is over; what was tried
+ * once is known. */
 static void trials_are_counted(void) {
     const char *settings[] = {"node.gpus=1", "node.gpu.memory=6 GiB", "placement.moments=gpu",
                               "batch.seq_len=512", NULL};
     static const struct {
         double end_s;
-        uint32_t trials, left;
+        uint64_t work;
         bool late;
         stw_trial trial;
-    } cases[] = {{INFINITY, 1, 0, false, STW_TRIAL_FITS},
-                 {INFINITY, 0, 0, false, STW_TRIAL_UNFIT},
-                 {0, 5, 5, true, STW_TRIAL_UNFIT}};
+    } cases[] = {{INFINITY, 1000000, false, STW_TRIAL_FITS},
+                 {INFINITY, 0, false, STW_TRIAL_UNFIT},
+                 {0, 5, true, STW_TRIAL_UNFIT}};
     const stw_change freed = {"placement.moments", "auto"}, refused = {"batch.seq_len", "0"};
     stw_plan *plan = unfit("Qwen3-0.6B", settings);
+    stw_trials *trials = calloc(1, sizeof *trials);
+    stw_tried tried;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        stw_fix_budget budget = {.trials = cases[i].trials, .end_s = cases[i].end_s};
-        stw_trial trial;
-        CHECK_OK(stw_fix_try(plan, &budget, &freed, 1, &trial, err));
-        CU_ASSERT_EQUAL(trial, cases[i].trial);
-        CU_ASSERT_EQUAL(budget.trials, cases[i].left);
-        CU_ASSERT_EQUAL(budget.late, cases[i].late);
+        *trials = (stw_trials){.plan = plan, .work_left = cases[i].work, .end_s = cases[i].end_s};
+        CHECK_OK(stw_fix_try(trials, &freed, 1, &tried, err));
+        CU_ASSERT_EQUAL(tried.is, cases[i].trial);
+        CU_ASSERT_EQUAL(trials->late, cases[i].late);
+        CU_ASSERT_EQUAL(trials->work_left < cases[i].work, cases[i].trial == STW_TRIAL_FITS);
     }
-    stw_fix_budget budget = {.trials = 1, .end_s = INFINITY};
-    stw_trial trial;
-    CHECK_OK(stw_fix_try(plan, &budget, &refused, 1, &trial, err));
-    CU_ASSERT_EQUAL(trial, STW_TRIAL_REFUSED);
-    CU_ASSERT_EQUAL(budget.trials, 1);
+    *trials = (stw_trials){.plan = plan, .work_left = 1, .end_s = INFINITY};
+    CHECK_OK(stw_fix_try(trials, &refused, 1, &tried, err));
+    CU_ASSERT_EQUAL(tried.is, STW_TRIAL_REFUSED);
+    CU_ASSERT_EQUAL(trials->work_left, 1);
+    CHECK_OK(stw_fix_try(trials, &freed, 1, &tried, err));
+    CHECK_OK(stw_fix_try(trials, &freed, 1, &tried, err));
+    CU_ASSERT_EQUAL(tried.is, STW_TRIAL_FITS);
+    CU_ASSERT_EQUAL(trials->work_left, 0);
+    CU_ASSERT_EQUAL(trials->n, 2);
+    free(trials);
     stw_plan_free(plan);
 }
 
@@ -619,6 +683,7 @@ STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_
               {"layouts of ranks are tried", layouts_of_ranks_are_tried},
               {"fewer nodes come first", fewer_nodes_come_first},
               {"cheap changes come first", cheap_changes_come_first},
+              {"the smallest comes first", the_smallest_comes_first},
               {"headroom comes first", headroom_comes_first},
               {"the largest models have a fix", the_largest_models_have_a_fix},
               {"trials are counted", trials_are_counted})

@@ -226,7 +226,7 @@ static void what_does_not_fit_is_said(void) {
                            .n_changes = 1,
                            .changes = {{"node.gpu.memory", "83GiB"}}}};
     stw_fix fix[] = {
-        {2, {{"nodes", "2"}, {"node.host.limit", "9 GiB"}}, "halves the state", false}};
+        {2, {{"nodes", "2"}, {"node.host.limit", "9 GiB"}}, "halves the state", false, 0, 0}};
     plan->cluster.gpu.memory_bytes = 256ull << 20; /* less than the context */
     stw_plan_judge(plan);
     plan->outcome = STW_OUTCOME_INFEASIBLE;
@@ -260,7 +260,7 @@ static void what_does_not_fit_is_said(void) {
     check_lacks(&out, "None of the changes");
     stw_text_free(&out);
     CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));
-    check_contains(&out, "It fits with (each was planned):\n");
+    check_contains(&out, "It fits with (smallest first; each was planned):\n");
     check_contains(&out, "  - --set nodes=2 --set \"node.host.limit=9 GiB\": halves the state\n");
     check_contains(&out, "Over the limit: GPU memory by ");
     check_lacks(&out, "headroom");
@@ -270,11 +270,12 @@ static void what_does_not_fit_is_said(void) {
     check_contains(&out, "It is within limits, but at risk, with --set nodes=2 --set "
                          "\"node.host.limit=9 GiB\" (halves the state). No change that was found "
                          "leaves more room. Everything");
-    check_contains(&out, "Changes within limits, but at risk (each row was planned)");
+    check_contains(&out, "Changes within limits, but at risk, smallest first (each row was ");
     check_lacks(&out, "Changes that make the plan fit");
     stw_text_free(&out);
     CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));
-    check_contains(&out, "  Within limits, but at risk, with (each was planned):\n");
+    check_contains(&out,
+                   "  Within limits, but at risk, with (smallest first; each was planned):\n");
     check_lacks(&out, "It fits with");
     stw_text_free(&out);
     stw_plan_free(plan);
@@ -288,8 +289,9 @@ static void remedies_do_not_contradict_each_other(void) {
                            .enough_bytes = 83ull << 30,
                            .n_changes = 1,
                            .changes = {{"node.host.limit", "83GiB"}}}};
-    stw_fix fixes[] = {{1, {{"node.host.limit", "83GiB"}}, "the node has the memory", true},
-                       {1, {{"nodes", "2"}}, "halves the state", false}};
+    stw_fix fixes[] = {
+        {1, {{"node.host.limit", "83GiB"}}, "the node has the memory", true, NAN, NAN},
+        {1, {{"nodes", "2"}}, "halves the state", false, 12.5, 655.36}};
     stw_text out = STW_TEXT_INIT;
     plan->cluster.gpu.memory_bytes = 256ull << 20;
     plan->cluster.host.memory_bytes = 100ull << 30;
@@ -304,10 +306,15 @@ static void remedies_do_not_contradict_each_other(void) {
     plan->fixes = fixes;
     plan->n_fixes = 2;
     CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));
-    check_contains(&out, "It fits with (each was planned):\n  - --set nodes=2: halves the state\n"
-                         "  Within limits, but at risk, with (each was planned):\n"
+    check_contains(&out, "It fits with (smallest first; each was planned):\n  - --set nodes=2: "
+                         "halves the state; 12.5 s per iteration, 655 tokens/s\n"
+                         "  Within limits, but at risk, with (smallest first; each was planned):\n"
                          "  - --set node.host.limit=83GiB: the node has the memory\n");
     check_lacks(&out, "It would");
+    stw_text_free(&out);
+    CHECK_OK(stw_report_plan_details(plan, &out, err));
+    check_contains(&out, "iteration  tokens/s\n");
+    check_contains(&out, "--set nodes=2   halves the state     12.5 s       655\n");
     stw_text_free(&out);
     plan->cluster.host.memory_bytes = 64ull << 30;
     CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));

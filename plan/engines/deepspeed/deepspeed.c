@@ -106,11 +106,17 @@ static const stw_engine_default fp16[] = {
     {"precision.params", "fp16"}, {"precision.compute", "fp16"}, {"precision.grads", "fp16"},
     {"precision.reduce", "fp16"}, {"precision.master", "fp32"},  {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
-    {"deepspeed.zero_stage", "3", "cuts parameters and gradients over ranks"},
-    {"deepspeed.offload_optimizer", "cpu", "keeps master weights and moments on the host"},
-    {"deepspeed.offload_optimizer", "nvme", "keeps master weights and moments on NVMe"},
-    {"deepspeed.sub_group_size", "1e8", "cuts the buffers that sub-groups pass through"},
-    {NULL, NULL, NULL}};
+    {"deepspeed.zero_stage", "3", "cuts parameters and gradients over ranks", NULL},
+    {"deepspeed.offload_optimizer", "cpu", "keeps master weights and moments on the host", NULL},
+    {"deepspeed.offload_param", "cpu", "keeps parameters, master weights and moments on the host",
+     "deepspeed.zero_stage=3 deepspeed.offload_optimizer=cpu"},
+    {"deepspeed.pin_memory", "false", "page-locks no host buffers", NULL},
+    {"deepspeed.offload_optimizer", "nvme", "keeps master weights and moments on NVMe",
+     "deepspeed.zero_stage=3"},
+    {"deepspeed.offload_param", "nvme", "keeps parameters, master weights and moments on NVMe",
+     "deepspeed.zero_stage=3 deepspeed.offload_optimizer=nvme"},
+    {"deepspeed.sub_group_size", "1e8", "cuts the buffers that sub-groups pass through", NULL},
+    {NULL, NULL, NULL, NULL}};
 static const uint32_t depths[] = {1, 0};
 
 /* tests/measured/deepspeed.csv: z3offp_q4_ac_8k on the GPU, z1_q4_ac_2k of what is reserved; hosts

@@ -449,14 +449,14 @@ static const stw_engine_refusal refuses[] = {{"checkpoint.format", "torch_dist"}
                                              {"placement.moments", "nvme"},
                                              {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
-    {"fsdp.reshard_after_forward", "true", "frees gathered params after forward"},
-    {"fsdp.offload_policy", "true", "keeps params, grads and moments on the host"},
-    {"load.method", "sharded_read", "no rank holds the whole model"},
+    {"fsdp.reshard_after_forward", "true", "frees gathered params after forward", NULL},
+    {"fsdp.offload_policy", "true", "keeps params, grads and moments on the host", NULL},
+    {"load.method", "sharded_read", "no rank holds the whole model", NULL},
     {"placement.activations", "offload",
-     "activations wait on the host (verl: enable_activation_offload)"},
+     "activations wait on the host (verl: enable_activation_offload)", NULL},
     {"engine", "stowage",
-     "another engine, which executes no forward pass: streams state in small buckets"},
-    {NULL, NULL, NULL}};
+     "another engine, which executes no forward pass: streams state in small buckets", NULL},
+    {NULL, NULL, NULL, NULL}};
 
 static const uint32_t fsdp2_depths[] = {1, 2, 4, 0};
 

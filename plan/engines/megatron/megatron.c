@@ -123,9 +123,9 @@ static const stw_engine_default fp16[] = {
     {"precision.params", "fp16"}, {"precision.compute", "fp16"}, {"precision.grads", "fp16"},
     {"precision.reduce", "fp16"}, {"precision.master", "fp32"},  {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
-    {"recompute.granularity", "full", "keeps only the input of every block"},
-    {"megatron.optimizer_offload_fraction", "1", "keeps master and moments on the host"},
-    {NULL, NULL, NULL}};
+    {"recompute.granularity", "full", "keeps only the input of every block", NULL},
+    {"megatron.optimizer_offload_fraction", "1", "keeps master and moments on the host", NULL},
+    {NULL, NULL, NULL, NULL}};
 
 /* GPU: tests/measured/megatron.csv (a tied head on a last stage); of TransformerEngine the worst
  * row of megatron_golden.csv whose attention backend its flags tell. Reserved: l8b_cp4_32k_full of
@@ -171,7 +171,6 @@ const stw_engine stw_engine_megatron = {
                  "with --set load.method=all_ranks.",
     .assumed_optimizer = "fused",
     .acts_note = stw_megatron_acts_note,
-    .last_stage_key = "megatron.last_stage_layers",
     .encoders = true,
     .margins = margins,
     .fixes = fixes,

@@ -71,8 +71,8 @@ static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selectiv
                                              {"load.method", "all_ranks_gpu"},
                                              {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
-    {"fsdp.reshard_after_forward", "true", "frees gathered params after forward"},
-    {NULL, NULL, NULL}};
+    {"fsdp.reshard_after_forward", "true", "frees gathered params after forward", NULL},
+    {NULL, NULL, NULL, NULL}};
 
 const stw_engine stw_engine_stowage = {
     .spec = {.name = "stowage",
