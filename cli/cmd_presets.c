@@ -229,8 +229,34 @@ bool stw_cluster_is_node(const char *what) {
     return what[0] != '\0' && !is_file(what) && split_nodes(what, &nodes) == what;
 }
 
+/* "NAME:2", two GPUs of a node. @return how many; 0: it is none */
+static uint32_t split_part(const char *what, char *whole, size_t room) {
+    const char *colon = strrchr(what, ':');
+    if (colon == NULL || colon == what || colon[1] == '\0' || (size_t)(colon - what) >= room ||
+        strspn(colon + 1, "0123456789") != strlen(colon + 1) || stw_file_exists(what))
+        return 0;
+    snprintf(whole, room, "%.*s", (int)(colon - what), what);
+    return (uint32_t)strtoul(colon + 1, NULL, 10);
+}
+
+static stw_status open_part(const char *what, const char *whole, uint32_t gpus, stw_cluster *out,
+                            stw_error *err) {
+    stw_cluster node;
+    stw_status status = stw_cluster_open(whole, &node, err);
+    if (status != STW_STATUS_OK) return status;
+    if (gpus > node.gpus)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, what, "a node of it has %u GPUs, found %u",
+                        node.gpus, gpus);
+    node.nodes = 1;
+    stw_cluster_part(&node, gpus, out);
+    return STW_STATUS_OK;
+}
+
 stw_status stw_cluster_open(const char *what, stw_cluster *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    char whole[4096];
+    const uint32_t part = split_part(what, whole, sizeof whole);
+    if (part > 0) return open_part(what, whole, part, out, err);
     char data[4096];
     stw_presets presets = {0};
     uint32_t nodes;

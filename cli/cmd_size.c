@@ -20,22 +20,25 @@ typedef struct request {
 /** One kind of GPU as the user names it, and its whole node. */
 typedef struct kind {
     const char *name;
+    char cluster[160]; /* that --cluster takes */
     stw_cluster node;
 } kind;
 
 /* A kind: "h100-80g" is the node h100-80g-x8, or the largest that is sold with it; else any
  * cluster, of which one node counts. */
-static stw_status open_kind(const char *name, stw_cluster *out, stw_error *err) {
+static stw_status open_kind(kind *out, stw_error *err) {
     static const char *const sizes[] = {"x8", "x4", "x1"};
     stw_status status = STW_STATUS_BAD_INPUT;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && status != STW_STATUS_OK; i++) {
-        char whole[160];
         stw_error why = STW_ERROR_INIT;
-        snprintf(whole, sizeof whole, "%.150s-%s", name, sizes[i]);
-        status = stw_cluster_open(whole, out, &why);
+        snprintf(out->cluster, sizeof out->cluster, "%.150s-%s", out->name, sizes[i]);
+        status = stw_cluster_open(out->cluster, &out->node, &why);
     }
-    if (status != STW_STATUS_OK) status = stw_cluster_open(name, out, err);
-    out->nodes = 1;
+    if (status != STW_STATUS_OK) {
+        out->cluster[0] = '\0'; /* the name */
+        status = stw_cluster_open(out->name, &out->node, err);
+    }
+    out->node.nodes = 1;
     return status;
 }
 
@@ -100,7 +103,7 @@ static stw_status read_kinds(const char *list, stw_pool *pool, kind *kinds, uint
             if (strcmp(kinds[k].name, kinds[i].name) == 0)
                 STW_TRY(
                     stw_fail(err, STW_STATUS_USAGE, "--gpus", "%s is given twice", kinds[i].name));
-        STW_TRY(open_kind(kinds[i].name, &kinds[i].node, err));
+        STW_TRY(open_kind(&kinds[i], err));
         if (usd > 0) kinds[i].node.usd_per_gpu_hour = usd;
         stw_warn_of_gpu(kinds[i].node.gpu.name, true);
     }
@@ -198,6 +201,55 @@ static int exit_code_of(const sizing *all) {
                                         : STW_STATUS_OK);
 }
 
+/* ---- commands ---- */
+
+/* A word of a shell command. */
+static void put_word(stw_text *out, const char *option, const char *word) {
+    const char *quote = strpbrk(word, " *?[](){}|&;<>$'#~") != NULL ? "\"" : "";
+    stw_text_printf(out, " %s %s%s%s", option, quote, word, quote);
+}
+
+/* The `stowage plan` of a cluster and a layout. NULL: no memory. */
+static const char *command_of(const request *r, const char *model, const kind *of,
+                              const stw_cluster *cluster, const char *const *settings, uint32_t n,
+                              stw_pool *pool) {
+    const char *name = of->cluster[0] != '\0' ? of->cluster : of->name;
+    stw_text out = STW_TEXT_INIT;
+    char word[4200];
+    stw_text_printf(&out, "stowage plan");
+    if (model != NULL) put_word(&out, "--model", model);
+    if (r->in.from != NULL) put_word(&out, "--from", r->in.from);
+    if (cluster->gpus < of->node.gpus)
+        snprintf(word, sizeof word, "%.4000s:%u", name, cluster->gpus);
+    else
+        snprintf(word, sizeof word, "%.4000s", name);
+    put_word(&out, "--cluster", word);
+    if (r->in.run != NULL) put_word(&out, "--run", r->in.run);
+    for (size_t i = 0; i < r->in.set.n; i++) put_word(&out, "--set", r->in.set.items[i]);
+    snprintf(word, sizeof word, "nodes=%u", cluster->nodes);
+    if (cluster->gpus == of->node.gpus) put_word(&out, "--set", word);
+    for (uint32_t i = 0; i < n; i++) put_word(&out, "--set", settings[i]);
+    const char *kept = out.failed ? NULL : stw_pool_string(pool, out.data);
+    stw_text_free(&out);
+    return kept;
+}
+
+static stw_status note_commands(const request *r, sizing *all, stw_error *err) {
+    for (uint32_t i = 0; i < all->n; i++) {
+        stw_size_answer *a = &all->answers[i];
+        const char *model = all->models.list[i / all->n_kinds];
+        const kind *of = &all->kinds[i % all->n_kinds];
+        if (!a->fits) continue;
+        a->command = command_of(r, model, of, &a->cluster, a->settings, a->n_settings, all->pool);
+        if (a->cheapest.nodes > 0)
+            a->cheapest_command = command_of(r, model, of, &a->cheapest, a->cheapest_settings,
+                                             a->n_cheapest_settings, all->pool);
+        if (a->command == NULL || (a->cheapest.nodes > 0 && a->cheapest_command == NULL))
+            return stw_fail(err, STW_STATUS_NO_MEMORY, "size", "out of memory");
+    }
+    return STW_STATUS_OK;
+}
+
 static stw_status size(request *r, const stw_general *general, int *code, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_size_options options = {.time_limit_s = STW_PLANNER_TIME_LIMIT_S};
@@ -231,6 +283,7 @@ static stw_status size(request *r, const stw_general *general, int *code, stw_er
     status = stw_size_find(all->bases, &options, pool, all->answers, all->n, err);
     stw_progress_end();
     if (status != STW_STATUS_OK) goto out;
+    STW_TRY(note_commands(r, all, err));
     if (stw_is_summary(general, format))
         STW_TRY(stw_report_size_summary(all->answers, all->n, &text, err));
     else
@@ -279,26 +332,26 @@ int stw_cmd_size(int argc, char **argv) {
         "stowage",
         "size",
         "--model MODELS",
-        "Find the smallest cluster of each kind on which the run of each model fits: GPUs of a "
-        "node "
-        "one by one, then nodes one by one up to 16, then by bisection. On each, layouts are "
-        "searched in which ranks hold less (parallel.cp, ep, tp, pp, etp, loss.fused and "
-        "load.method, as far as "
-        "the engine searches them and neither --set nor the run gives them; the tokens of a step "
-        "stay), the run's own first; the first that fits is taken, with --set parallel=auto the "
-        "fastest. Says host memory "
-        "per node, throughput, GPU-hours, what binds, the "
-        "longest sequence (in steps of 1,024 tokens) and the largest micro batch that fit there, "
-        "and which of 1, 2 and 4 times as many GPUs has the cheapest tokens, by price where every "
-        "kind on which the model fits has one (node.price_per_gpu_hour), else by GPU-hours. Where "
-        "the run does "
-        "not fit, up to 1,024 nodes, lower precision and other engines are tried. "
-        "Beside a smallest that is at risk stands the smallest without risk of up to 4 times "
-        "as many GPUs, by bisection. "
+        "Find the smallest cluster of each kind on which the run of each model fits, and the one "
+        "with the fewest GPU-hours per token. The smallest: GPUs of a node one by one, then nodes "
+        "one by one; where 5 nodes are not enough, 1,024 are looked at first, and where these are "
+        "not either, none is taken to be. On each count all layouts are searched in which ranks "
+        "hold less (parallel.cp, ep, tp, pp, etp, loss.fused and load.method, as far as the engine "
+        "searches them and neither --set nor the run gives them; the tokens of a step stay), the "
+        "run's own first; the first that fits is taken, with --set parallel=auto the fastest. "
+        "The cheapest: counts up to 16 nodes, or 4 times those of the smallest, with the layouts "
+        "that parallel=auto searches; counts and layouts whose rows of seconds say that they are "
+        "dearer are left out, and nothing more is looked for where forward and backward compute "
+        "all the time; of what costs the same to 1% the fewest GPUs. By price where every kind on "
+        "which the model fits has one (node.price_per_gpu_hour), else by GPU-hours. Where nothing "
+        "says the engine, one that cuts layers is tried, too: for the cheapest where the best "
+        "takes 1.3 times what it computes, and for all where the default engine fits on no count. "
+        "Where the run does not fit, lower precision and other engines are tried. Beside a "
+        "smallest that is at risk stands the smallest count without risk. With -v: the layout, "
+        "what binds, the largest micro batch, host memory and the `stowage plan` of each row. "
         "Exit code 4: there is a row that does not fit; 5: there is none, but a row of which the "
         "time limit ended the search before anything that fits was found; 9: a row is at risk, or "
-        "its forward and "
-        "backward are unknown; 3: every cluster refuses the settings.",
+        "its forward and backward are unknown; 3: every cluster refuses the settings.",
         options,
         sizeof options / sizeof options[0],
         0,

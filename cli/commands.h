@@ -42,7 +42,8 @@ typedef struct stw_inputs {
      STW_OPTION_ONCE, &(in).model},                                                                \
     {"--from", NULL, "FRAMEWORK:FILE", "model and run from a framework's arguments",               \
      STW_OPTION_ONCE, &(in).from},                                                                 \
-    {"--cluster", "-c", "CLUSTER", "name, N x NAME, or cluster.yaml; default: this machine",       \
+    {"--cluster", "-c", "CLUSTER",                                                                 \
+     "name, N x NAME, NAME:N (part of a node) or cluster.yaml; default: this machine",             \
      STW_OPTION_ONCE, &(in).cluster},                                                              \
     {"--run", "-r", "FILE", "run.yaml; default: all defaults",                                     \
      STW_OPTION_ONCE, &(in).run},                                                                  \
@@ -79,8 +80,9 @@ typedef struct stw_presets {
 } stw_presets;
 STW_MUST_USE stw_status stw_presets_read(const char *data_folder, stw_presets *out, stw_error *err);
 void stw_presets_free(stw_presets *presets);
-/** Read CLUSTER as given on the command line: a file, "-", a name, or "4 x NAME" for that number of
- * nodes. A name alone is one node. The error lists the nearest names. */
+/** Read CLUSTER as given on the command line: a file, "-", a name, "4 x NAME" for that number of
+ * nodes, or "NAME:2" (or FILE:2) for two GPUs of a node with their share of it (stw_cluster_part).
+ * A name alone is one node. The error lists the nearest names. */
 STW_MUST_USE stw_status stw_cluster_open(const char *what, stw_cluster *out, stw_error *err);
 /** Is CLUSTER a name without a number of nodes? */
 bool stw_cluster_is_node(const char *what);

@@ -250,6 +250,16 @@ double stw_cost_least_seconds(const stw_cost *cost) {
     return all;
 }
 
+double stw_cost_compute_seconds(const stw_cost *cost) {
+    double all = 0;
+    for (uint32_t r = 0; r < cost->n_time_rows; r++) {
+        const stw_time_row *row = &cost->time_rows[r];
+        if (strcmp(row->name, "forward_compute") == 0 || strcmp(row->name, "backward_compute") == 0)
+            all += cost->stretch_weight[row->stretch] * least_of_row(cost, row);
+    }
+    return all;
+}
+
 /* Bytes of a row at least with all units in a place; STW_MAX_PLACES: in the best one. */
 static double least_bytes(const stw_cost *cost, const stw_byte_row *row, uint32_t place) {
     double bytes = (double)row->constant_bytes, unit = (double)INFINITY, load = (double)INFINITY;

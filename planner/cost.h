@@ -145,6 +145,8 @@ double stw_cost_row_seconds(const stw_cost *cost, const stw_time_row *row,
                             const stw_choice *choice);
 /** A lower bound of the objective: seconds of the best choice for each row alone, bytes aside. */
 double stw_cost_least_seconds(const stw_cost *cost);
+/** Of these, what forward and backward compute without any recomputation. */
+double stw_cost_compute_seconds(const stw_cost *cost);
 /** By how much some row is over its limit whatever is chosen, as a share of the GPU's memory; 0 or
  * less: not known. Where all units share one place, rows are taken together. */
 double stw_cost_least_over_share(const stw_cost *cost);

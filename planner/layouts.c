@@ -18,6 +18,9 @@
 #define MOST_SEEDS 48u
 #define MOST_PLANS 224u
 #define CENTRES 3u /* of which neighbours are planned in a round */
+/* The same of a brief search. */
+#define BRIEF_SEEDS 16u
+#define BRIEF_PLANS 56u
 
 #define BATCH 16u    /* planned against the same best plan */
 #define FINALISTS 4u /* planned at once with all that the planner compares */
@@ -27,7 +30,7 @@
 
 /* Rows may lie above the simulated seconds by this share, and above the bytes of the walk by that
  * share of the GPU's memory. */
-static const double ROWS_SLACK = 0.05;
+static const double ROWS_SLACK = 0.05, BRIEF_SLACK = 0.02;
 static const double LOOSE_ROWS = 0.35;
 /* A plan that the solver's rows chose may be this much slower than one that the simulator did. */
 static const double FAR = 1.25;
@@ -220,9 +223,11 @@ static bool is_over(const search *s) {
 
 static stw_status flush(search *s, stw_error *err) {
     const uint32_t best = best_of(s, false);
+    const double slack = s->options->brief ? BRIEF_SLACK : ROWS_SLACK, most_s = s->options->most_s;
     s->most_s = best != NO_LAYOUT && s->results[best].is == FITS
-                    ? s->results[best].seconds * (1 + ROWS_SLACK)
+                    ? s->results[best].seconds * (1 + slack)
                     : 0;
+    if (most_s > 0 && !(s->most_s > 0 && s->most_s < most_s)) s->most_s = most_s;
     s->planned += s->n_batch;
     return s->n_batch > 0 ? run_batch(s, err) : STW_STATUS_OK;
 }
@@ -232,7 +237,8 @@ static stw_status put(search *s, uint32_t i, stw_error *err) {
     for (uint32_t k = 0; k < s->n_batch; k++)
         if (s->batch[k] == i) return STW_STATUS_OK;
     s->batch[s->n_batch++] = i;
-    return s->n_batch == (s->options->fits_only ? 1 : BATCH) ? flush(s, err) : STW_STATUS_OK;
+    const uint32_t full = s->options->fits_only ? 1 : s->options->brief ? BATCH / 4 : BATCH;
+    return s->n_batch == full ? flush(s, err) : STW_STATUS_OK;
 }
 
 static stw_status plan_all(search *s, stw_error *err) {
@@ -253,7 +259,8 @@ static stw_status plan_seeds(search *s, stw_error *err) {
     }
     const bool any = seeds > 0; /* else from all */
     if (!any) seeds = s->layouts.n;
-    const uint32_t step = (seeds + MOST_SEEDS - 1) / MOST_SEEDS;
+    const uint32_t most = s->options->brief ? BRIEF_SEEDS : MOST_SEEDS;
+    const uint32_t step = (seeds + most - 1) / most;
     for (uint32_t i = 0; i < s->layouts.n; i++)
         if (!any || stw_layout_is_seed(&s->layouts, i))
             if (seen++ % step == 0) STW_TRY(put(s, i, err));
@@ -265,17 +272,20 @@ out:
 /* Neighbours of the best ones, until these have none left. */
 static stw_status plan_around(search *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    const uint32_t most = s->options->brief ? BRIEF_PLANS : MOST_PLANS;
+    const uint32_t centres = s->options->brief ? 1 : CENTRES;
     for (;;) {
         uint32_t expanded = 0;
-        for (; expanded < CENTRES && s->planned < MOST_PLANS; expanded++) {
+        for (; expanded < centres && s->planned < most; expanded++) {
             const uint32_t best = best_of(s, false), centre = best_of(s, true);
             if (centre == NO_LAYOUT) break;
             /* far from the best: its neighbours are of no interest */
+            const double far = s->options->brief ? 1 + BRIEF_SLACK : FAR;
             if (s->results[best].is == FITS &&
-                s->results[centre].seconds > FAR * s->results[best].seconds)
+                s->results[centre].seconds > far * s->results[best].seconds)
                 break;
             s->results[centre].expanded = true;
-            for (uint32_t i = 0; i < s->layouts.n && s->planned + s->n_batch < MOST_PLANS; i++)
+            for (uint32_t i = 0; i < s->layouts.n && s->planned + s->n_batch < most; i++)
                 if (stw_layouts_are_near(&s->layouts, centre, i)) STW_TRY(put(s, i, err));
         }
         STW_TRY(flush(s, err));
@@ -506,13 +516,15 @@ stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster
     STW_TRY(stw_layouts_list(&c, engine->layouts, pool, &s.layouts, err));
     s.results = stw_pool_array(pool, s.layouts.n, sizeof *s.results);
     if (s.results == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
-    if (s.layouts.n <= MOST_EXHAUSTIVE) {
-        STW_TRY(plan_all(&s, err));
-    } else {
+    if (s.layouts.n > (options->brief ? BRIEF_SEEDS : MOST_EXHAUSTIVE)) {
         STW_TRY(plan_seeds(&s, err));
         STW_TRY(plan_around(&s, err));
+    } else if (s.layouts.n > 1 || !options->brief) {
+        STW_TRY(plan_all(&s, err));
     }
-    if (!options->fits_only) STW_TRY(compare_best(&s, err));
+    /* that nothing fits is said only of what was looked at */
+    if (options->fits_only) STW_TRY(plan_all(&s, err));
+    if (!options->fits_only && !options->brief) STW_TRY(compare_best(&s, err));
     uint32_t chosen = choose(&s);
     if (chosen == NO_LAYOUT) chosen = first_unseen(&s); /* planning it says why */
     if (out != NULL && !tell(&s, chosen, pool, out))

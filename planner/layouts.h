@@ -13,6 +13,8 @@ typedef struct stw_layouts_options {
     double time_limit_s; /* of the whole search; 0: STW_PLANNER_TIME_LIMIT_S */
     uint32_t jobs;       /* threads; 0: as many as cores */
     bool fits_only;      /* the first layout that fits will do; nothing is simulated */
+    bool brief;          /* a good layout will do: fewer are planned, and none is compared */
+    double most_s;       /* of an iteration: > 0: only what is faster is of interest */
     stw_planner_simulate simulate;
     /* Simulates and checks a plan that was solved. */
     stw_status (*finish)(stw_plan *plan, stw_error *err);

@@ -10,6 +10,7 @@
 #include "core/deadline.h"
 #include "plan/program/effect.h"
 #include "planner/layouts.h"
+#include "planner/problem.h"
 
 /* All settings, those of the base first; what follows from them comes last, as in a plan. */
 static stw_status read_specs(const stw_point_base *base, const char *const *all, size_t n_all,
@@ -28,6 +29,9 @@ out:
     return status;
 }
 
+/* Of the GPU's memory: rows lie above the bytes of the walk by less. */
+static const double LOOSE_ROWS = 0.35;
+
 /* Of the time of a point, what a search of its layout may take. */
 static const double LAYOUT_SHARE = 0.7;
 
@@ -38,6 +42,8 @@ static stw_status choose_layout(const stw_point_base *base, const stw_cluster *c
     const stw_layouts_options layouts = {.time_limit_s = LAYOUT_SHARE * options->time_limit_s,
                                          .jobs = 1,
                                          .fits_only = options->fits_only,
+                                         .brief = options->quick,
+                                         .most_s = options->most_s,
                                          .simulate = base->simulate,
                                          .finish = base->finish};
     return stw_layouts_choose(base->model, cluster, run, &layouts, run->pool, out, err);
@@ -50,12 +56,14 @@ static stw_status make_plan(const stw_point_base *base, const char *const *all, 
     stw_run_spec run = {0};
     stw_plan *plan = NULL;
     stw_layout_search layouts = {.searched = NULL};
+    stw_planner_sieve sieve = {.most_s = options->most_s, .most_share = LOOSE_ROWS};
     const stw_planner_options planner = {.time_limit_s = options->time_limit_s,
                                          .no_fixes = true,
                                          .no_prices = true,
                                          .no_alternatives = true,
                                          .no_reasons = true,
-                                         .only_stage1 = options->fits_only,
+                                         .only_stage1 = options->fits_only || options->quick,
+                                         .sieve = options->quick ? &sieve : NULL,
                                          .simulate = base->simulate};
     STW_TRY(stw_run_spec_init(&run, err));
     STW_TRY(read_specs(base, all, n_all, &cluster, &run, err));
@@ -65,6 +73,8 @@ static stw_status make_plan(const stw_point_base *base, const char *const *all, 
     for (size_t i = 0; i < n_all; i++)
         STW_TRY(stw_job_check_setting(plan->job, all[i], "--set", err));
     STW_TRY(stw_planner_solve(plan, &planner, err));
+    *out = NULL;
+    if (sieve.too_slow || sieve.too_big) goto out;
     if (!options->fits_only) STW_TRY(base->finish(plan, err));
     STW_TRY(stw_layouts_settle(&layouts, plan->verdict, options->time_limit_s, err));
     *out = plan;
@@ -103,9 +113,6 @@ stw_status stw_point_plan(const stw_point_base *base, const char *const *setting
 }
 
 /* ---- does it fit? ---- */
-
-/* Of the GPU's memory: rows lie above the bytes of the walk by less. */
-static const double LOOSE_ROWS = 0.35;
 
 static stw_status fit_layout(const stw_point_base *base, const stw_cluster *cluster,
                              stw_run_spec *run, const stw_point_fit_options *options, bool *fits,
@@ -177,7 +184,8 @@ static stw_status find_fit(const stw_point_base *base, const char *const *all, s
         STW_TRY(fit_load(base, &cluster, &run, options, pool, out, err));
         goto out;
     }
-    const stw_point_options point = {options->time_limit_s / LAYOUT_SHARE, true};
+    const stw_point_options point = {.time_limit_s = options->time_limit_s / LAYOUT_SHARE,
+                                     .fits_only = true};
     STW_TRY(choose_layout(base, &cluster, &point, &run, &found, err));
     if (found.n_rows == 0) goto out;
     out->fits = found.rows[0].verdict != STW_VERDICT_DOES_NOT_FIT;
@@ -199,6 +207,57 @@ stw_status stw_point_fits(const stw_point_base *base, const char *const *setting
     const double before = stw_deadline_set(stw_now_s() + options->time_limit_s);
     stw_status status = find_fit(base, all, base->n_settings + n_settings, options, pool, out, err);
     (void)stw_deadline_set(before);
+    return status;
+}
+
+/* ---- bounds and layouts of sizes ---- */
+
+stw_status stw_point_layouts(const stw_point_base *base, const char *const *settings,
+                             size_t n_settings, const stw_point_options *options, stw_pool *pool,
+                             stw_layout_search *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cluster cluster = *base->cluster;
+    stw_run_spec run = {0};
+    const char *const *all = all_settings(base, settings, n_settings, pool);
+    *out = (stw_layout_search){.searched = NULL};
+    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    const double before = stw_deadline_set(stw_now_s() + options->time_limit_s);
+    STW_TRY(stw_run_spec_init(&run, err));
+    STW_TRY(read_specs(base, all, base->n_settings + n_settings, &cluster, &run, err));
+    STW_TRY(choose_layout(base, &cluster, options, &run, out, err));
+    if (out->searched != NULL) out->searched = "";
+    for (uint32_t i = 0; i < out->n_rows; i++) {
+        out->rows[i].settings = stw_pool_string(pool, out->rows[i].settings);
+        if (out->rows[i].settings == NULL)
+            STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+    }
+out:
+    (void)stw_deadline_set(before);
+    stw_run_spec_free(&run);
+    return status;
+}
+
+stw_status stw_point_compute_seconds(const stw_point_base *base, const char *const *settings,
+                                     size_t n_settings, double *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cluster cluster = *base->cluster;
+    stw_run_spec run = {0};
+    stw_plan *plan = NULL;
+    stw_cost *cost = NULL;
+    stw_pool *pool = stw_pool_new();
+    const char *const *all = all_settings(base, settings, n_settings, pool);
+    *out = 0;
+    if (all == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+    STW_TRY(stw_run_spec_init(&run, err));
+    STW_TRY(read_specs(base, all, base->n_settings + n_settings, &cluster, &run, err));
+    STW_TRY(stw_plan_new_sharing(base->model, &cluster, &run, &plan, err));
+    STW_TRY(stw_cost_new(plan->job, &cost, err));
+    *out = stw_cost_compute_seconds(cost);
+out:
+    stw_cost_free(cost);
+    stw_plan_free(plan);
+    stw_run_spec_free(&run);
+    stw_pool_free(pool);
     return status;
 }
 

@@ -24,13 +24,25 @@ typedef struct stw_point_base {
 typedef struct stw_point_options {
     double time_limit_s;
     bool fits_only; /* whether it fits is all that is asked: seconds are not minimal */
+    bool quick;     /* the solver's choice, simulated, but not compared with others */
+    double most_s;  /* of quick: > 0: only what takes less is of interest */
 } stw_point_options;
 
 /** The plan of a base with further settings. BAD_INPUT, USAGE, NOT_BUILT_IN: the settings are
- * refused. The caller frees *out. */
+ * refused. The caller frees *out, NULL where rows say that it is slower than most_s. */
 STW_MUST_USE stw_status stw_point_plan(const stw_point_base *base, const char *const *settings,
                                        size_t n_settings, const stw_point_options *options,
                                        stw_plan **out, stw_error *err);
+/** A brief search of the layouts that the settings leave open. Of *out->searched only
+ * whether there is one counts. @param pool of the strings of *out */
+STW_MUST_USE stw_status stw_point_layouts(const stw_point_base *base, const char *const *settings,
+                                          size_t n_settings, const stw_point_options *options,
+                                          stw_pool *pool, stw_layout_search *out, stw_error *err);
+/** What forward and backward of an iteration compute at least, in seconds of a GPU: without
+ * recomputation, whatever the memory. */
+STW_MUST_USE stw_status stw_point_compute_seconds(const stw_point_base *base,
+                                                  const char *const *settings, size_t n_settings,
+                                                  double *out, stw_error *err);
 typedef struct stw_point_fit_options {
     double time_limit_s;
     bool any_layout; /* false: the run's own alone */

@@ -211,7 +211,7 @@ static stw_status plan_row(const running *r, uint32_t i, stw_pool *pool, stw_swe
                            stw_error *err) {
     const stw_sweep *sweep = r->sweep;
     const char *settings[STW_SWEEP_MOST_AXES];
-    const stw_point_options options = {sweep->arguments.time_limit_s, false};
+    const stw_point_options options = {.time_limit_s = sweep->arguments.time_limit_s};
     stw_error why = STW_ERROR_INIT;
     stw_plan *plan = NULL;
     double start_s = stw_now_s();

@@ -10,7 +10,12 @@
 
 #define STW_SIZE_MOST_NODES 1024
 #define STW_SIZE_MOST_SETTINGS 16
-#define STW_SIZE_MOST_TIMES 4 /* the cheapest is sought up to so many times the smallest */
+
+/** The cheapest is sought up to so many nodes: 16, or 4 times those of the smallest. */
+static inline uint32_t stw_size_bound(uint32_t smallest_nodes) {
+    const uint32_t most = smallest_nodes > 4 ? 4 * smallest_nodes : 16;
+    return most < STW_SIZE_MOST_NODES ? most : STW_SIZE_MOST_NODES;
+}
 
 /** What was planned. */
 typedef struct stw_size_setup {
@@ -34,14 +39,19 @@ typedef struct stw_size_answer {
     uint64_t longest_seq_len, largest_micro_batch; /* on it, the rest unchanged; 0: unknown */
     const char *help;                              /* with what it fits where it does not */
     stw_size_setup setup;                          /* of the plan; all zeros: there is none */
-    /* Where the smallest is at risk: the smallest that is not, of at most STW_SIZE_MOST_TIMES times
-     * the GPUs, and its layout (words of KEY=VALUE); no nodes, NULL: none was found */
+    /* Where the smallest is at risk: the smallest that is not, of at most stw_size_bound nodes, and
+     * its layout (words of KEY=VALUE); no nodes, NULL: none was found */
     stw_cluster safe;
     const char *safe_layout;
-    stw_cluster cheapest; /* of 1, 2 and STW_SIZE_MOST_TIMES times the GPUs */
+    stw_cluster cheapest; /* of at most stw_size_bound nodes; no nodes: unknown */
     stw_sweep_row cheapest_row;
-    uint32_t planned; /* points */
-    uint32_t late;    /* of these, ended by the time limit before it was known whether they fit */
+    stw_size_setup cheapest_setup;
+    uint32_t n_cheapest_settings;
+    const char *cheapest_settings[STW_SIZE_MOST_SETTINGS];
+    double bound_hours; /* GPU-hours of 10^9 tokens that forward and backward compute; 0: unknown */
+    const char *command, *cheapest_command; /* `stowage plan ...` of these; NULL: none */
+    uint32_t planned;                       /* points */
+    uint32_t late; /* of these, ended by the time limit before it was known whether they fit */
     double seconds;
 } stw_size_answer;
 

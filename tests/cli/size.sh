@@ -7,23 +7,6 @@ tiny_model
 tiny_cluster 4
 field() { tail -n 1 "$1" | cut -d, -f"$2"; }
 
-# part GPUS: that share of the node in tiny.yaml
-part() {
-    awk -v g="$1" 'function scale(key, unit,    at, tail) {
-            if (!match($0, key ": [0-9.]+ " unit)) return
-            at = RSTART; tail = substr($0, RSTART + RLENGTH)
-            match(substr($0, at), ": [0-9.]+")
-            value = substr($0, at + RSTART + 1, RLENGTH - 2)
-            $0 = substr($0, 1, at - 1) key ": " value * g / 4 " " unit tail
-        }
-        /gpus:/ { sub(/gpus: 4/, "gpus: " g) }
-        /host:/ { scale("memory", "GiB"); scale("limit", "GiB"); scale("bandwidth", "GB/s"); scale("dma", "GB/s")
-            sub(/cores: 2/, "cores: " (g * 2 < 8 ? 1 : 2)) }
-        /nvme:/ { scale("capacity", "GiB"); scale("read", "GB/s"); scale("write", "GB/s") }
-        /cpu_adamw:/ { scale("cpu_adamw", "Gparam/s") }
-        { print }' tiny.yaml >"part$1.yaml"
-}
-for gpus in 1 2 3 4; do part $gpus; done
 plan() { # plan CLUSTER SETTINGS...: exit code
     cluster=$1
     shift
@@ -39,13 +22,13 @@ for memory in 200:1 150:2 120:4; do
     gpus=$(field size.csv 4)
     [ "$gpus" = "${memory#*:}" ] || fail "$memory: found $gpus GPUs"
     [ "$(field size.csv 2)" = true ] || [ "$(field size.csv 20)" = at_risk ] || fail "$memory: does not fit"
-    plan "part$gpus.yaml" --set "node.gpu.memory=${memory%:*}MiB" "$@"
+    plan "tiny.yaml:$gpus" --set "node.gpu.memory=${memory%:*}MiB" "$@"
     [ $code = 0 ] || [ $code = 9 ] || fail "$memory: $gpus GPUs do not fit"
     [ "$(member plan.json peak)" = "$(field size.csv 6)" ] || fail "$memory: another peak"
     [ "$(member plan.json iteration)" = "$(field size.csv 8)" ] || fail "$memory: other seconds"
     [ "$gpus" = 1 ] && continue
     for layout in parallel.search=none parallel.search=all; do
-        plan "part$((gpus - 1)).yaml" --set "node.gpu.memory=${memory%:*}MiB" "$@" --set "$layout"
+        plan "tiny.yaml:$((gpus - 1))" --set "node.gpu.memory=${memory%:*}MiB" "$@" --set "$layout"
         [ $code = 4 ] || fail "$memory: one GPU fewer with $layout: exit $code"
     done
 done
@@ -68,9 +51,9 @@ for key in seq_len:12:1024 micro_batch:13:1; do
     step=${key##*:}
     column=${key#*:}
     most=$(field size.csv "${column%:*}")
-    plan part1.yaml --set node.gpu.memory=2GiB --set placement.moments=gpu --set "batch.seq_len=256" --set "batch.$name=$most"
+    plan tiny.yaml:1 --set node.gpu.memory=2GiB --set placement.moments=gpu --set "batch.seq_len=256" --set "batch.$name=$most"
     [ $code = 0 ] || [ $code = 9 ] || fail "$name $most does not fit"
-    plan part1.yaml --set node.gpu.memory=2GiB --set placement.moments=gpu --set "batch.seq_len=256" \
+    plan tiny.yaml:1 --set node.gpu.memory=2GiB --set placement.moments=gpu --set "batch.seq_len=256" \
         --set "batch.$name=$((most + step))"
     [ $code = 4 ] || fail "$name $most is not the most: exit $code"
 done
@@ -87,9 +70,9 @@ for word in $layout; do
     case $word in *.*=*) settings="$settings --set $word" ;; *) settings="$settings --set parallel.$word" ;; esac
 done
 # shellcheck disable=SC2086
-plan "part$gpus.yaml" "$@" $settings
+plan "tiny.yaml:$gpus" "$@" $settings
 [ $code = 0 ] || [ $code = 9 ] || fail "it does not fit with $layout"
-plan "part$gpus.yaml" "$@"
+plan "tiny.yaml:$gpus" "$@"
 [ $code = 4 ] || fail "it fits without $layout"
 planned "$STOWAGE" size --model tiny --gpus tiny.yaml "$@" --set parallel.cp=1 -o own.csv -q || true
 case $(field own.csv 5) in *cp=*) fail "a layout that the run sets was changed" ;; esac
@@ -98,9 +81,31 @@ case $(field own.csv 5) in *cp=*) fail "a layout that the run sets was changed" 
 planned "$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=132MiB --set placement.moments=gpu --set batch.seq_len=256 -o three.csv
 [ "$(field three.csv 4)" = 3 ] || fail "$(field three.csv 4) GPUs, not three"
 
-# the cheapest of 1, 2 and 4 times as many GPUs; the longest sequence of its own
-hours=$(field three.csv 10)
-awk -v a="$hours" -v b="$(field three.csv 17)" 'BEGIN { exit !(b > 0 && b <= a) }' || fail "not the cheapest"
+# the cheapest: no count that the kind offers is 2% cheaper with parallel=auto; the commands of a row give its plan
+column() { awk -F, -v name="$2" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i } END { print $at }' "$1"; }
+least=$(column three.csv cheapest_gpu_hours_per_1e9_tokens)
+bound=$(column three.csv compute_gpu_hours_per_1e9_tokens)
+awk -v a="$(field three.csv 10)" -v b="$least" -v c="$bound" 'BEGIN { exit !(b > 0 && b <= a && c > 0 && c <= b) }' ||
+    fail "not the cheapest: $least, bound $bound"
+set -- --set node.gpu.memory=132MiB --set placement.moments=gpu --set batch.seq_len=256
+for count in tiny.yaml:3:1 tiny.yaml:1 tiny.yaml:2 tiny.yaml:4 tiny.yaml:8 tiny.yaml:16; do
+    nodes=${count##*:}
+    cluster=${count%:*}
+    planned "$STOWAGE" sweep --model tiny --cluster "$cluster" "$@" --set parallel=auto --vary "nodes=$nodes" -q -o point.csv
+    awk -F, -v least="$least" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "gpu_hours_per_1e9_tokens") at = i }
+        END { exit $at != "" && $at < 0.98 * least }' point.csv || fail "$count is cheaper than $least"
+done
+for name in "" cheapest_; do
+    verdict=$(column three.csv "${name}verdict")
+    command=$(column three.csv "${name}command")
+    code=0
+    (eval "\"\$STOWAGE\" ${command#stowage } -q -o row.json" >/dev/null 2>&1) || code=$?
+    [ "$(member row.json verdict)" = "$verdict" ] || fail "$command: exit $code, not $verdict"
+done
+[ "$(member row.json iteration)" = "$(planned "$STOWAGE" size --model tiny --gpus tiny.yaml "$@" --json |
+    awk '/"cheapest"/ { in_it = 1 } in_it && /"iteration_s"/ { gsub(/[^0-9.e-]*"iteration_s": |,/, ""); print; exit }')" ] ||
+    fail "the command of the cheapest takes other seconds"
+set -- --set engine=fsdp2 --set batch.seq_len=8k --set node.gpu.memory=600MiB --set placement.activations=keep
 
 # with fixed tokens of a step: counts of nodes that cannot share them say nothing of fewer; what is longest, largest
 # and cheapest is not held to those tokens or to the micro batches of the smallest
@@ -138,7 +143,12 @@ awk -v a="$(field fastest.csv 9)" -v b="$(field first.csv 9)" 'BEGIN { exit !(a 
 
 # where it does not fit: what would help
 expect 4 "does not fit: a GPU needs .* It fits with --set engine=megatron (" \
-    planned "$STOWAGE" size -v --model Qwen3-0.6B --gpus h200 --set node.gpu.memory=2950MiB
+    planned "$STOWAGE" size -v --model Qwen3-0.6B --gpus h200 --set engine=stowage --set node.gpu.memory=2950MiB
+# where nothing says the engine, the other one is the answer, and the row says so
+planned "$STOWAGE" size --model Qwen3-0.6B --gpus h200 --set node.gpu.memory=2950MiB -o other.csv -q
+[ "$(column other.csv engine)" = megatron ] || fail "engine $(column other.csv engine)"
+case $(column other.csv command) in *"--set engine=megatron"*) ;; *) fail "$(column other.csv command)" ;; esac
+[ "$(column other.csv precision)" = bf16/fp32/fp32/fp32 ] || fail "precision $(column other.csv precision)"
 
 # on what a row depends, and what its figures are without
 planned "$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --set batch.seq_len=4096 -v >needs.txt 2>/dev/null
@@ -149,10 +159,11 @@ planned "$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --s
 
 # one table for several kinds; errors
 planned "$STOWAGE" size --model tiny --gpus a100-80g,h200,tiny.yaml >table.txt
-[ "$(grep -v Cheapest table.txt | grep -c "1 GPU")" = 3 ] || fail "three kinds"
+[ "$(grep -v Cheapest table.txt | grep -cE "(h200|a100-80g|tiny.yaml) +1 GPU")" = 3 ] || fail "three kinds"
 expect 4 "none up to 1024 nodes" "$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=16MiB
 { cat tiny.yaml; echo 'network: {nic: 0 GB/s}'; } >alone.yaml
 expect 4 "network.nic: found 0" "$STOWAGE" size --model tiny --gpus alone.yaml,h200 --set node.gpu.memory=100MiB --set placement.moments=gpu
+expect 3 "a node of it has 4 GPUs, found 5" "$STOWAGE" plan --model tiny --cluster tiny.yaml:5
 expect 2 "nodes is what size finds" "$STOWAGE" size --model tiny --gpus h200 --set nodes=2
 expect 2 "empty name" "$STOWAGE" size --model tiny --gpus h200,,a100-80g
 expect 2 "h200 is given twice" "$STOWAGE" size --model tiny --gpus "h200, h200"

@@ -8,22 +8,22 @@ set -- --set engine=fsdp2 --set precision.params=fp32 --set parallel.cp=1
 expect 9 "load.method=sharded_read" env COLUMNS=80 "$STOWAGE" size --model DeepSeek-V3 --gpus h200=3.5 \
     --set parallel.ep=8 "$@" -o load.csv
 # key columns stay at 80 columns, a row at risk has a cost; on what it depends, and what is planned
-for word in "GPU peak" "tokens/s" "per 1e9" "USD per" "Layout of h200: load.method=sharded_read" "It needs a streamed optimizer" \
-    "Engine fsdp2; params fp32, grads fp32" "196,608 tokens"; do
+for word in "free" "tokens/s" "per 1e9" "USD per" "Layout of h200: load.method=sharded_read" "It needs a streamed optimizer" \
+    "Engine fsdp2; params/grads/master/moments fp32/fp32/none/fp32" "196,608 tokens"; do
     grep -q "$word" expect.out || { cat expect.out >&2; fail "no \"$word\""; }
 done
 awk '/ h200 .* at risk / { n = NF } END { exit !(n >= 10) }' expect.out || fail "a row at risk without its figures"
 grep -q "does.not.fit" load.csv && fail "a row that does not fit is listed"
 # more GPUs, which are without risk
 nodes=$(tail -n 1 load.csv | cut -d, -f3)
-safe=$(tail -n 1 load.csv | awk -F, '{ print $(NF - 2) }')
+safe=$(tail -n 1 load.csv | awk -F, '{ print $(NF - 13) }')
 [ "$safe" -gt "$nodes" ] && [ "$safe" -le $((4 * nodes)) ] || fail "without risk: $safe nodes"
 grep -q "Without risk: $safe nodes x 8" expect.out || fail "what is without risk is not said"
 plan() { "$STOWAGE" plan --model DeepSeek-V3 --cluster h200-x8 --set parallel.ep=8 "$@"; }
 expect 9 "at risk" plan "$@" --set "nodes=$nodes" --set load.method=sharded_read
 expect 4 "does not fit" plan "$@" --set "nodes=$nodes"
 settings=
-for word in $(tail -n 1 load.csv | awk -F, '{ print $NF }'); do settings="$settings --set $word"; done
+for word in $(tail -n 1 load.csv | awk -F, '{ print $(NF - 11) }'); do settings="$settings --set $word"; done
 # shellcheck disable=SC2086
 expect 0 "fits" plan "$@" --set "nodes=$safe" $settings
 # shellcheck disable=SC2086
