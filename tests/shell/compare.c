@@ -74,6 +74,13 @@ static void write_launchers(void) {
         snprintf(path, sizeof path, "bin/%s", launchers[i]);
         write_file(path, text, strlen(text), 0777);
     }
+    static const char *const sourced[][2] = {
+        {"work/set_a.sh", "# it sets\nMBS=4\nSET=\"$MBS x\"\n"},
+        {"work/set_b.sh", "MBS=$(($1 + $2)); shift\n"},
+        {"work/set_c.sh", ". ./set_a.sh\nMBS=$((MBS * 2))\n"},
+        {"work/set_d.sh", "MBS=3\nreturn 4\nMBS=9\n"}};
+    for (size_t i = 0; i < sizeof sourced / sizeof sourced[0]; i++)
+        write_file(sourced[i][0], sourced[i][1], strlen(sourced[i][1]), 0666);
     const char *batch = "#!/bin/bash\nexec bash\n";
     write_file("bin/sbatch", batch, strlen(batch), 0777);
 }
@@ -82,7 +89,7 @@ static void write_launchers(void) {
 static size_t run_bash(const char *script, size_t length, char *record) {
     char path[4096], folder[3800], name[4096];
     int ends[2];
-    write_file("script.sh", script, length, 0666);
+    write_file("work/script.sh", script, length, 0666);
     (void)unlink("record");
     if (getcwd(folder, sizeof folder) == NULL || pipe(ends) != 0) die("pipe");
     const pid_t child = fork();
@@ -91,7 +98,7 @@ static size_t run_bash(const char *script, size_t length, char *record) {
         snprintf(path, sizeof path, "PATH=%s/bin:/usr/bin:/bin", folder);
         snprintf(name, sizeof name, "STW_RECORD=%s/record", folder);
         char *const environment[] = {path, name, "LC_ALL=C", NULL};
-        char *const words[] = {"bash", "../script.sh", NULL};
+        char *const words[] = {"bash", "script.sh", NULL};
         const int null = open("/dev/null", O_RDWR);
         if (null < 0 || chdir("work") != 0) _exit(126);
         (void)setpgid(0, 0);
@@ -201,7 +208,8 @@ static verdict judge(const char *script, size_t length, const launch *theirs, ch
     stw_shell shell;
     verdict result = EQUAL;
     if (pool == NULL) die("pool");
-    const stw_status status = stw_shell_find("script", script, length, starts, pool, &shell, &err);
+    const stw_status status =
+        stw_shell_find("work/script.sh", script, length, starts, pool, &shell, &err);
     const char *variable = NULL;
     bool open = false;
     if (status != STW_STATUS_OK) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launch scripts as a shell reads them: what surrounds a command is no part of it. */
+#include "core/deadline.h"
 #include "core/text.h"
 #include "planner/frameworks/shell/shell.h"
 #include "tests/unit/testing.h"
@@ -107,6 +108,30 @@ static void open_brackets_take_no_time(void) {
     }
 }
 
+/* In as many steps as the product of the lengths of text and pattern. */
+static void patterns_take_no_time(void) {
+    stw_text text = STW_TEXT_INIT;
+    stw_text_printf(&text, "X=");
+    for (int i = 0; i < 500; i++) stw_text_printf(&text, "%c", i % 3 == 0 ? 'b' : 'a');
+    stw_text_printf(&text, "\n");
+    for (int i = 0; i < 200; i++) stw_text_printf(&text, "Y=${X//[!b]*[!b]*[!b]*[!b]*c/q}\n");
+    stw_text_printf(&text, "train ${#Y}\n");
+    check(text.data, "[train][500]");
+    stw_text_free(&text);
+}
+
+static void reading_ends_with_its_time(void) {
+    const char *script = "i=0\nwhile [ $i -lt 2000 ]; do i=$((i+1)); done\ntrain a\n";
+    stw_pool *pool = stw_pool_new();
+    stw_shell shell;
+    const double before = stw_deadline_set(stw_now_s() - 1);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(pool);
+    CHECK_FAILS(stw_shell_find("s.sh", script, strlen(script), trains, pool, &shell, err),
+                STW_STATUS_TIME_LIMIT, "reading");
+    (void)stw_deadline_set(before);
+    stw_pool_free(pool);
+}
+
 STW_TEST_MAIN("planner shell", {"redirections go", redirections_go},
               {"here-documents go", here_documents_go},
               {"arguments of the script are none", arguments_of_the_script_are_none},
@@ -114,4 +139,6 @@ STW_TEST_MAIN("planner shell", {"redirections go", redirections_go},
               {"sums stay within 64 bits", sums_stay_within_64_bits},
               {"several commands are counted", several_commands_are_counted},
               {"functions wait for calls", functions_wait_for_calls},
-              {"open brackets take no time", open_brackets_take_no_time})
+              {"open brackets take no time", open_brackets_take_no_time},
+              {"patterns take no time", patterns_take_no_time},
+              {"reading ends with its time", reading_ends_with_its_time})

@@ -129,6 +129,13 @@ void stw_launch_check_found(stw_reading *r, const stw_shell *shell) {
                            "file); keep one"));
     else if (shell->n_found > 1)
         stw_reading_assume(r, "command", "the last one", "several train");
+    for (size_t i = 0; i < shell->n_sources; i++) {
+        const stw_shell_source_file *file = &shell->sources[i];
+        if (file->read)
+            stw_reading_line(r, STW_IMPORT_TAKEN, "source", file->path, "read, beside this file");
+        else
+            stw_reading_assume(r, "source", file->path, "sets nothing that the launch takes");
+    }
     const char *line = stw_pool_printf(r->out->pool, "line %d", shell->unread);
     if (shell->unread > 0 && line != NULL)
         stw_reading_assume(r, "end of the script", line, "what follows is no command of a shell");

@@ -29,10 +29,10 @@ static void forget(reader *r, const char *name) {
 
 static void set_option(reader *r, const char *name, bool on) {
     static const char *const idle[] = {
-        "x",          "v",       "b",        "B",         "h",         "H",           "m",
-        "P",          "C",       "u",        "E",         "T",         "xtrace",      "verbose",
-        "nounset",    "monitor", "errtrace", "functrace", "noclobber", "braceexpand", "hashall",
-        "histexpand", "history", "notify",   "physical"};
+        "x",       "v",          "b",        "B",         "h",         "H",
+        "m",       "P",          "C",        "E",         "T",         "xtrace",
+        "verbose", "monitor",    "errtrace", "functrace", "noclobber", "braceexpand",
+        "hashall", "histexpand", "history",  "notify",    "physical"};
     stw_shell_state *s = r->state;
     for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++) {
         if (strcmp(name, idle[i]) != 0) continue;
@@ -41,13 +41,15 @@ static void set_option(reader *r, const char *name, bool on) {
         return;
     }
     if (strcmp(name, "e") == 0 || strcmp(name, "errexit") == 0)
-        s->errexit = on;
+        s->errexit = on ? STW_SHELL_YES : STW_SHELL_NO;
+    else if (strcmp(name, "u") == 0 || strcmp(name, "nounset") == 0)
+        s->nounset = on ? STW_SHELL_YES : STW_SHELL_NO;
     else if (strcmp(name, "a") == 0 || strcmp(name, "allexport") == 0)
         s->allexport = on;
     else if (strcmp(name, "f") == 0 || strcmp(name, "noglob") == 0)
         s->noglob = on;
     else if (strcmp(name, "pipefail") == 0)
-        s->pipefail = on;
+        s->pipefail = on ? STW_SHELL_YES : STW_SHELL_NO;
     else
         stw_shell_poison(r, "an option of set");
 }
@@ -72,7 +74,7 @@ static void set(reader *r, const stw_shell_word *words, size_t n) {
     size_t i = 1;
     for (; i < n; i++) {
         const char *text = known_text(r, &words[i]);
-        if (strcmp(text, "--") == 0) break;
+        if (strcmp(text, "--") == 0 || strcmp(text, "-") == 0) break;
         if ((*text != '-' && *text != '+') || text[1] == '\0') break;
         const bool on = *text == '-';
         for (const char *c = text + 1; *c != '\0'; c++) {
@@ -84,7 +86,9 @@ static void set(reader *r, const stw_shell_word *words, size_t n) {
         }
     }
     if (i >= n) return;
-    const bool dashes = strcmp(known_text(r, &words[i]), "--") == 0;
+    const bool one = strcmp(known_text(r, &words[i]), "-") == 0;
+    const bool dashes = one || strcmp(known_text(r, &words[i]), "--") == 0;
+    if (one && i + 1 == n) return; /* arguments stay */
     const stw_value_kind kind = stw_value_kind_of(words[i].text);
     if (!dashes && kind.unknown && !kind.literal)
         stw_shell_poison(r, "an option of set that is not known");
@@ -115,11 +119,13 @@ static truth shift(reader *r, const stw_shell_word *words, size_t n) {
 static truth shopt(reader *r, const stw_shell_word *words, size_t n) {
     static const char *const idle[] = {"inherit_errexit", "checkwinsize", "histappend", "huponexit",
                                        "sourcepath",      "cmdhist",      "checkjobs"};
-    bool sets = false;
+    bool sets = false, clears = false;
     for (size_t i = 1; i < n; i++) {
         const char *text = known_text(r, &words[i]);
         bool known = *text == '-';
         sets = sets || strcmp(text, "-s") == 0 || strcmp(text, "-o") == 0;
+        clears = clears || strcmp(text, "-u") == 0;
+        if ((sets || clears) && strcmp(text, "inherit_errexit") == 0) r->state->inherits = sets;
         for (size_t k = 0; k < sizeof idle / sizeof idle[0]; k++)
             known = known || strcmp(text, idle[k]) == 0;
         if (sets && !known) stw_shell_poison(r, "an option of shopt");
@@ -131,6 +137,7 @@ static truth shopt(reader *r, const stw_shell_word *words, size_t n) {
 
 static truth unset(reader *r, const stw_shell_word *words, size_t n) {
     bool functions = false;
+    truth status = STW_SHELL_YES;
     for (size_t i = 1; i < n; i++) {
         const char *text = known_text(r, &words[i]);
         const size_t length = stw_scan_name(text, text + strlen(text));
@@ -148,12 +155,13 @@ static truth unset(reader *r, const stw_shell_word *words, size_t n) {
                 stw_shell_state_define(r, text, NULL);
             stw_shell_state_assign(r, text, length, (stw_shell_variable){.unset = true});
             stw_shell_variable *v = stw_shell_state_find(r->state, text, length);
+            if (v != NULL && v->readonly) status = STW_SHELL_NO;
             if (v == NULL || v->readonly) continue;
             v->exported = v->typed = v->array = v->odd = false;
             v->unset = true;
         }
     }
-    return STW_SHELL_YES;
+    return status;
 }
 
 /* read, mapfile: every name among the words gets what only a running shell knows. */
@@ -228,16 +236,17 @@ static truth let(reader *r, const stw_shell_word *words, size_t n) {
         const stw_value_kind kind = stw_value_kind_of(words[i].text);
         const stw_shell_sum sum = stw_shell_calculate(r, stw_shell_plain(r, words[i].text));
         if (kind.unknown) stw_shell_state_change_all(r, true);
-        status = !sum.known || sum.maybe > 0 || kind.unknown || kind.open ? STW_SHELL_MAYBE
-                 : sum.value != 0                                         ? STW_SHELL_YES
-                                                                          : STW_SHELL_NO;
+        status = sum.error                                                  ? STW_SHELL_NO
+                 : !sum.known || sum.maybe > 0 || kind.unknown || kind.open ? STW_SHELL_MAYBE
+                 : sum.value != 0                                           ? STW_SHELL_YES
+                                                                            : STW_SHELL_NO;
     }
     return status;
 }
 
 /* ---- other texts ---- */
 
-static truth eval(reader *r, const stw_shell_word *words, size_t n) {
+static void eval(reader *r, const stw_shell_word *words, size_t n) {
     const char *text = "";
     stw_shell_place_list places = {0};
     for (size_t i = 1; i < n && text != NULL; i++) {
@@ -247,31 +256,21 @@ static truth eval(reader *r, const stw_shell_word *words, size_t n) {
     }
     if (text == NULL) {
         stw_shell_fail_memory(r);
-        return STW_SHELL_MAYBE;
+        return;
     }
     const char *first = text + strspn(text, " \t\n\x01");
     static const char hook[] = "$(conda shell."; /* functions of conda */
     if ((*first == STW_MARK_BARE || *first == STW_MARK_QUOTED) &&
-        strncmp(first + 1, hook, sizeof hook - 1) == 0)
-        return STW_SHELL_MAYBE;
+        strncmp(first + 1, hook, sizeof hook - 1) == 0) {
+        stw_shell_set_status(r->state, STW_SHELL_MAYBE);
+        return;
+    }
     if (*first == STW_MARK_BARE || *first == STW_MARK_QUOTED || strpbrk(text, "\x01\x02") != NULL) {
         stw_shell_state_change_all(r, true); /* it may be any command */
     }
-    r->state->status = STW_SHELL_YES;
+    if (*first == '\0') stw_shell_set_status(r->state, STW_SHELL_YES);
     const stw_shell_word all = {.text = text, .at = {places.n, places.items}};
     r->execute(r, &all, r->line);
-    return r->state->status;
-}
-
-/* What the files of Python's venv, conda and Ascend's CANN set is nothing that a launch takes. */
-static truth source(reader *r, const stw_shell_word *words, size_t n) {
-    static const char *const idle[] = {"activate", "conda.sh", "set_env.sh"};
-    const char *text = n > 1 ? stw_shell_plain(r, words[1].text) : "";
-    const char *base = strrchr(text, '/') != NULL ? strrchr(text, '/') + 1 : text;
-    for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++)
-        if (strcmp(base, idle[i]) == 0) return STW_SHELL_MAYBE;
-    stw_shell_state_change_all(r, true);
-    return STW_SHELL_MAYBE;
 }
 
 static void trap(reader *r, const stw_shell_word *words, size_t n) {
@@ -300,13 +299,28 @@ static void trap(reader *r, const stw_shell_word *words, size_t n) {
     }
 }
 
-bool stw_shell_builtin(reader *r, const stw_shell_word *words, size_t n, truth *status) {
+/* Those that run a text end with its status. @return false: it is none */
+static bool run_text(reader *r, const char *name, const stw_shell_word *words, size_t n) {
+    if (strcmp(name, "eval") == 0)
+        eval(r, words, n);
+    else if (strcmp(name, "source") == 0 || strcmp(name, ".") == 0)
+        stw_shell_source(r, words, n);
+    else
+        return false;
+    return true;
+}
+
+static bool is_test(const char *name) {
+    return strcmp(name, "test") == 0 || strcmp(name, "[") == 0;
+}
+
+/* @return false: it is no builtin */
+static bool run(reader *r, const char *name, const stw_shell_word *words, size_t n, truth *status) {
     static const char *const fine[] = {":", "true", "echo", "alias"};
     static const char *const other[] = {
         "pwd",  "hash",   "umask", "wait",    "type",    "times",    "jobs",    "disown",
         "kill", "ulimit", "help",  "unalias", "compgen", "complete", "history", "bind",
         "fc",   "fg",     "bg",    "caller",  "suspend", "logout",   "dirs"};
-    const char *name = known_text(r, &words[0]);
     *status = STW_SHELL_MAYBE;
     for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++)
         if (strcmp(name, fine[i]) == 0) {
@@ -339,17 +353,24 @@ bool stw_shell_builtin(reader *r, const stw_shell_word *words, size_t n, truth *
         *status = print(r, words, n);
     else if (strcmp(name, "let") == 0)
         *status = let(r, words, n);
-    else if (strcmp(name, "eval") == 0)
-        *status = eval(r, words, n);
-    else if (strcmp(name, "source") == 0 || strcmp(name, ".") == 0)
-        *status = source(r, words, n);
     else if (strcmp(name, "trap") == 0)
         trap(r, words, n), *status = STW_SHELL_YES;
     else if (strcmp(name, "cd") == 0 || strcmp(name, "pushd") == 0 || strcmp(name, "popd") == 0)
-        forget(r, "PWD"), forget(r, "OLDPWD");
+        forget(r, "PWD"), forget(r, "OLDPWD"), r->state->moved = true;
     else if (strcmp(name, "enable") == 0 || strcmp(name, "coproc") == 0)
         stw_shell_poison(r, name);
     else
         return false;
+    return true;
+}
+
+bool stw_shell_builtin(reader *r, const stw_shell_word *words, size_t n) {
+    const char *name = known_text(r, &words[0]);
+    truth status;
+    if (run_text(r, name, words, n)) return true;
+    if (!run(r, name, words, n, &status)) return false;
+    stw_shell_set_status(r->state, status);
+    const bool doubts = is_test(name) || strcmp(name, "let") == 0 || strcmp(name, "shift") == 0;
+    r->state->doubt = status == STW_SHELL_MAYBE && doubts;
     return true;
 }

@@ -22,8 +22,9 @@ void stw_shell_assign(stw_shell_reader *r, const stw_shell_assignment *a, bool e
 bool stw_shell_declares(stw_shell_raw word);
 void stw_shell_declare(stw_shell_reader *r, const stw_shell_list *words,
                        const stw_shell_assignment *assignments, size_t n);
-/** Run a builtin. @return false: it is none */
-bool stw_shell_builtin(stw_shell_reader *r, const stw_shell_word *words, size_t n,
-                       stw_shell_truth *status);
+/** source FILE ...; the state has its status then. */
+void stw_shell_source(stw_shell_reader *r, const stw_shell_word *words, size_t n);
+/** Run a builtin; the state has its status then. @return false: it is none */
+bool stw_shell_builtin(stw_shell_reader *r, const stw_shell_word *words, size_t n);
 
 #endif

@@ -185,7 +185,8 @@ static truth matches(condition *c, const stw_shell_word *word, stw_shell_raw raw
     if (!stw_shell_is_known(word) || !stw_shell_is_known(&pattern)) return STW_SHELL_MAYBE;
     const char *text = stw_shell_plain(c->r, word->text);
     const char *plain = stw_shell_plain(c->r, pattern.text);
-    if (stw_pattern_is_extended(plain) || strlen(text) > 4096) return STW_SHELL_MAYBE;
+    if (stw_pattern_is_extended(plain) || strlen(text) > 4096 || strlen(plain) > 4096)
+        return STW_SHELL_MAYBE;
     return known(stw_pattern_matches(plain, text, strlen(text)));
 }
 
@@ -223,6 +224,7 @@ static truth numbers(condition *c, const char *op, const stw_shell_word *a,
     if (!stw_shell_is_known(a) || !stw_shell_is_known(b)) return STW_SHELL_MAYBE;
     const stw_shell_sum x = stw_shell_calculate(c->r, stw_shell_plain(c->r, a->text));
     const stw_shell_sum y = stw_shell_calculate(c->r, stw_shell_plain(c->r, b->text));
+    if (x.error || y.error) return STW_SHELL_NO;
     if (!x.known || !y.known || x.maybe > 0 || y.maybe > 0) return STW_SHELL_MAYBE;
     return compare(order_of(op), x.value, y.value);
 }

@@ -89,8 +89,7 @@ void stw_shell_end_word(expander *x) {
     x->glob = 0;
 }
 
-/* The characters between which unquoted values are split. */
-static const char *separators(stw_shell_reader *r) {
+const char *stw_shell_separators(stw_shell_reader *r) {
     const stw_shell_variable *v = stw_shell_state_find(r->state, "IFS", 3);
     if (v == NULL || v->unset) return " \t\n";
     if (v->odd || v->n != 1 || !stw_shell_is_known(&v->words[0]))
@@ -120,7 +119,7 @@ static bool is_one_value(const expander *x, const char *text) {
 void stw_shell_append(expander *x, const stw_shell_word *from, bool quoted) {
     const bool one = is_one_value(x, from->text);
     const char *text = from->text, *start = text, *end = text + strlen(text);
-    const char *at = x->mode == STW_SHELL_WORDS && !quoted ? separators(x->r) : "";
+    const char *at = x->mode == STW_SHELL_WORDS && !quoted ? stw_shell_separators(x->r) : "";
     bool open = false;
     if (from->maybe > 0) x->maybe = from->maybe;
     if (from->maybe > 0 && strchr(text, STW_MARK_OPEN) == NULL && *text != '\0') {
@@ -202,6 +201,7 @@ void stw_shell_append_odd(expander *x, const char *name, size_t length, bool quo
 static void append_sum(expander *x, const char *at, const char *in, size_t length, size_t all,
                        bool quoted) {
     const stw_shell_sum sum = stw_shell_sum_of(x->r, (stw_shell_raw){in, length, x->line});
+    stw_shell_check_sum(x->r, &sum);
     if (!sum.known) {
         stw_shell_append_unknown(x, at, all, quoted);
         return;
@@ -222,6 +222,11 @@ stw_shell_sum stw_shell_sum_of(stw_shell_reader *r, stw_shell_raw raw) {
     stw_shell_sum sum = stw_shell_calculate(r, stw_shell_plain(r, word.text));
     if (word.maybe > 0) sum.maybe = word.maybe;
     return sum;
+}
+
+void stw_shell_check_sum(stw_shell_reader *r, const stw_shell_sum *sum) {
+    if (sum->error)
+        stw_shell_poison(r, "arithmetic with a fraction, a wrong digit or a division by 0");
 }
 
 static void append_command(expander *x, const char *at, size_t length, bool quoted) {
@@ -416,7 +421,7 @@ void stw_shell_expand_text(expander *x, const char *at, const char *end, bool qu
             stw_shell_append_unknown(x, "$HOME", 5, false);
             at++;
         } else {
-            if (quoted || !x->splits || !split(x, c, separators(x->r), false))
+            if (quoted || !x->splits || !split(x, c, stw_shell_separators(x->r), false))
                 put_char(x, c, quoted, written(x, at, at + 1));
             at++;
         }
@@ -545,6 +550,13 @@ static void brace_words(brace_job *job, const char *text) {
         }
         depth += (*c == '{') - (*c == '}');
     }
+}
+
+bool stw_shell_has_braces(stw_shell_raw raw) {
+    const size_t n = stw_scan_assignment(raw.text, raw.text + raw.length);
+    braces b;
+    if (n < raw.length && raw.text[n] == '(') return false;
+    return find_braces(raw.text, raw.text + raw.length, &b);
 }
 
 void stw_shell_expand_words(stw_shell_reader *r, stw_shell_raw raw, stw_shell_list *out) {

@@ -24,6 +24,12 @@ stw_shell_word stw_shell_expand(stw_shell_reader *r, stw_shell_raw raw, stw_shel
 void stw_shell_finish(stw_shell_reader *r, stw_shell_word *word);
 /** The value of a sum, whose text is expanded first. */
 struct stw_shell_sum stw_shell_sum_of(stw_shell_reader *r, stw_shell_raw raw);
+/** Has a word of a command { } that make several of it? */
+bool stw_shell_has_braces(stw_shell_raw raw);
+/** The characters between which unquoted values are split. */
+const char *stw_shell_separators(stw_shell_reader *r);
+/** Refuse a sum that bash ends the line for. */
+void stw_shell_check_sum(stw_shell_reader *r, const struct stw_shell_sum *sum);
 /** Is the word's text known, whatever else runs? */
 bool stw_shell_is_known(const stw_shell_word *word);
 
@@ -62,7 +68,8 @@ void stw_shell_end_word(stw_shell_expander *x);
 void stw_shell_expand_parameter(stw_shell_expander *x, const char *in, size_t n, bool quoted);
 /** $name, $1, $@ ... */
 void stw_shell_expand_name(stw_shell_expander *x, const char *name, size_t n, bool quoted);
-/** The output of a command, if it is one of a few that are known. @return NULL: it is not */
+/** The output of a command, if it is one of a few that are known; the state has its status then.
+ * @return NULL: it is not */
 const char *stw_shell_output(stw_shell_reader *r, const char *text, size_t length, int *maybe);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Output of commands that need no running shell: echo, expr, seq. */
+/* Output of commands that need no running shell: echo, expr, seq, cat of a here-document. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,10 +9,11 @@
 
 enum { MAX_LINES = 4096 };
 
-/* The command, if it is one alone with nothing around it. */
-static const stw_shell_node *one_command(stw_shell_reader *r, const char *text, size_t length) {
+/* All commands, as a list. @return false: they are not read */
+static bool commands_of(stw_shell_reader *r, const char *text, size_t length,
+                        stw_shell_node **out) {
     stw_error err = STW_ERROR_INIT;
-    stw_shell_node *node = NULL, *more = NULL;
+    stw_shell_node **last = out;
     stw_shell_parser p = {.pool = r->pool,
                           .path = r->path,
                           .at = text,
@@ -20,16 +21,25 @@ static const stw_shell_node *one_command(stw_shell_reader *r, const char *text, 
                           .line = r->line,
                           .one_line = true,
                           .err = &err};
-    if (stw_shell_parse(&p, &node) != STW_STATUS_OK || node == NULL || node->next != NULL ||
-        stw_shell_parse(&p, &more) != STW_STATUS_OK || more != NULL)
-        return NULL;
-    if (node->kind != STW_SHELL_SIMPLE || node->redirected || node->n == 0) return NULL;
+    *out = NULL;
+    while (p.at < p.end) {
+        if (stw_shell_parse(&p, last) != STW_STATUS_OK) return false;
+        while (*last != NULL) last = &(*last)->next;
+    }
+    return true;
+}
+
+/* Is it one command alone whose output is known? */
+static bool is_known(stw_shell_reader *r, const stw_shell_node *node) {
+    static const char *const names[] = {"echo", "expr", "seq", "cat"};
+    if (node == NULL || node->next != NULL || node->kind != STW_SHELL_SIMPLE || node->n == 0)
+        return false;
     const stw_shell_raw *first = &node->words[0];
-    static const char *const names[] = {"echo", "expr", "seq"};
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 4; i++)
         if (first->length == strlen(names[i]) && memcmp(first->text, names[i], first->length) == 0)
-            return stw_shell_state_function(r->state, names[i]) == NULL ? node : NULL;
-    return NULL;
+            return stw_shell_state_function(r->state, names[i]) == NULL &&
+                   (i == 3 ? node->has_input && node->n == 1 && node->alone : !node->redirected);
+    return false;
 }
 
 static bool is_integer(const char *text) {
@@ -64,8 +74,23 @@ static const char *seq(stw_shell_reader *r, const char *const *words, size_t n) 
     return out;
 }
 
+/* cat <<END */
+static const char *input_of(stw_shell_reader *r, const stw_shell_node *node, int *maybe) {
+    const stw_shell_raw *in = &node->input;
+    const stw_shell_word word = stw_shell_expand(r, *in, STW_SHELL_INPUT);
+    const char *text = word.text;
+    if (node->literal) text = stw_pool_printf(r->pool, "%.*s", (int)in->length, in->text);
+    if (text == NULL) stw_shell_fail_memory(r);
+    if (text == NULL || node->tabs) return NULL;
+    if (!node->literal) *maybe = word.maybe;
+    size_t n = strlen(text);
+    while (n > 0 && text[n - 1] == '\n') n--;
+    return stw_pool_printf(r->pool, "%.*s", (int)n, text);
+}
+
 static const char *output_of(stw_shell_reader *r, const stw_shell_node *node, int *maybe) {
     stw_shell_list list = {0};
+    if (node->has_input) return input_of(r, node, maybe);
     for (size_t i = 0; i < node->n; i++) stw_shell_expand_words(r, node->words[i], &list);
     if (r->status != STW_STATUS_OK || list.n == 0) return NULL;
     const char **words = stw_pool_array(r->pool, list.n, sizeof *words), *all = "";
@@ -91,10 +116,22 @@ static const char *output_of(stw_shell_reader *r, const stw_shell_node *node, in
     return stw_pool_printf(r->pool, "%.*s", (int)n, all);
 }
 
+/* expr fails where its result is 0 or nothing. */
+static stw_shell_truth status_of(const stw_shell_node *node, const char *output) {
+    if (node->words[0].text[0] != 'e' || node->words[0].text[1] != 'x') return STW_SHELL_YES;
+    return *output == '\0' || strcmp(output, "0") == 0 ? STW_SHELL_NO : STW_SHELL_YES;
+}
+
 const char *stw_shell_output(stw_shell_reader *r, const char *text, size_t length, int *maybe) {
-    if (memchr(text, '\\', length) != NULL && text[-1] == '`') return NULL;
-    const stw_shell_node *node = one_command(r, text, length);
-    if (node == NULL || r->nested > 8) return NULL;
+    stw_shell_node *node = NULL;
+    stw_shell_set_status(r->state, STW_SHELL_MAYBE);
+    if ((memchr(text, '\\', length) != NULL && text[-1] == '`') || r->nested > 8 ||
+        !commands_of(r, text, length, &node))
+        return NULL;
+    if (!is_known(r, node)) {
+        r->run_inner(r, node);
+        return NULL;
+    }
     stw_shell_state *state = r->state, copy;
     stw_shell_state_copy(r, &copy, state); /* what it assigns is lost */
     r->state = &copy;
@@ -105,5 +142,6 @@ const char *stw_shell_output(stw_shell_reader *r, const char *text, size_t lengt
     if (state->poison == 0) state->poison = copy.poison;
     if (state->poison_text == NULL) state->poison_text = copy.poison_text;
     stw_shell_state_free(&copy);
+    if (out != NULL && *maybe == 0) stw_shell_set_status(state, status_of(node, out));
     return out;
 }

@@ -13,8 +13,6 @@
 
 typedef stw_shell_expander expander;
 
-enum { MAX_CHANGED = 1 << 9 }; /* bytes of a text of which a pattern takes a part */
-
 /* What stands between braces, or after a dollar sign. */
 typedef struct parameter {
     const char *in; /* between the braces */
@@ -86,6 +84,7 @@ static void find_element(expander *x, parameter *p, const char *index, size_t n)
     p->star = all && *index == '*';
     if (all || p->absent || p->odd) return;
     const stw_shell_sum at = stw_shell_sum_of(x->r, (stw_shell_raw){index, n, x->line});
+    stw_shell_check_sum(x->r, &at);
     const int64_t i = at.value < 0 ? at.value + (int64_t)p->n_words : at.value;
     p->odd = !at.known || at.maybe > 0 || i < 0;
     for (size_t k = 0; k < p->n_words; k++) /* places of words are known up to there */
@@ -155,9 +154,10 @@ static void append_own(expander *x, const parameter *p) {
     snprintf(digits, sizeof digits, "%zu", n);
     const bool count =
         p->in[0] == '#' && !s->odd_arguments && !(s->script_arguments && x->r->arguments_unknown);
-    const bool success = p->in[0] == '?' && s->status == STW_SHELL_YES;
-    if (count || success)
-        append_text(x, p, count ? digits : "0", 0);
+    const bool status = p->in[0] == '?' && s->code >= 0;
+    if (status) snprintf(digits, sizeof digits, "%d", s->code);
+    if (count || status)
+        append_text(x, p, digits, 0);
     else
         append_unknown(x, p);
 }
@@ -180,6 +180,9 @@ static void append_words(expander *x, const parameter *p, const stw_shell_word *
 
 static void append_plain(expander *x, const parameter *p) {
     const bool own = p->name == 1 && strchr("#?", p->in[0]) != NULL;
+    const bool missing = !own && !p->odd && !p->absent && !p->list && p->n_words == 0;
+    if (missing && x->r->state->nounset != STW_SHELL_NO)
+        stw_shell_poison(x->r, "a variable without a value under set -u");
     if (own)
         append_own(x, p);
     else if (p->odd)
@@ -244,8 +247,11 @@ static void append_default(expander *x, const parameter *p, const char *rest, co
     const int changed = x->r->state->changed;
     const char *text = stw_shell_plain(x->r, word.text);
     const bool local = x->r->calls > 0 && memchr(raw.text, '$', raw.length) != NULL;
-    const bool plain = stw_shell_is_known(&word) && strpbrk(text, " \t\n*?[\\'\"") == NULL &&
-                       !local && x->mode != STW_SHELL_MATCH;
+    const bool splits = x->mode == STW_SHELL_WORDS && !p->quoted &&
+                        strpbrk(text, stw_shell_separators(x->r)) != NULL;
+    const bool plain = stw_shell_is_known(&word) && !splits &&
+                       strpbrk(text, " \t\n*?[\\'\"") == NULL && !local &&
+                       x->mode != STW_SHELL_MATCH;
     if (changed > 0) {
         append_text(x, p, stw_shell_opened(x->r, word.text), changed);
     } else if (plain) {
@@ -279,12 +285,35 @@ static void assign_default(expander *x, const parameter *p, const char *rest) {
     if (list.n > 0) stw_shell_append(x, &list.items[0], p->quoted);
 }
 
+/* What bash has a value for, whatever the environment has. */
+static bool is_bash(const parameter *p) {
+    static const char *const names[] = {
+        "PATH",        "HOME",         "PWD",           "IFS",
+        "OPTIND",      "OPTERR",       "PS4",           "PPID",
+        "UID",         "EUID",         "GROUPS",        "RANDOM",
+        "SRANDOM",     "SECONDS",      "LINENO",        "EPOCHREALTIME",
+        "HOSTNAME",    "BASH",         "EPOCHSECONDS",  "BASHOPTS",
+        "BASHPID",     "BASH_VERSION", "BASH_SOURCE",   "HOSTTYPE",
+        "BASH_LINENO", "BASH_ARGV0",   "BASH_SUBSHELL", "DIRSTACK",
+        "FUNCNAME",    "MACHTYPE",     "OSTYPE",        "PIPESTATUS",
+        "SHELL",       "SHELLOPTS",    "SHLVL",         "TERM",
+        "_",           "BASH_COMMAND"};
+    if (p->name == 1 && strchr("0#?$!-", p->in[0]) != NULL) return true;
+    for (size_t i = 0; p->absent && i < sizeof names / sizeof names[0]; i++)
+        if (strlen(names[i]) == p->name && memcmp(names[i], p->in, p->name) == 0) return true;
+    return false;
+}
+
 /* ${name:-text}, = and + and ? in place of -, with or without a colon. */
 static void expand_default(expander *x, parameter *p) {
     const bool colon = *p->op == ':';
     const char op = p->op[colon], *rest = p->op + colon + 1;
     const stw_shell_truth set = is_set(p, colon);
     const bool single = set == STW_SHELL_MAYBE && !p->odd && is_single(p);
+    if (is_bash(p)) {
+        append_unknown(x, p);
+        return;
+    }
     if (p->absent && op != '+' && op != '?') {
         if (op == '=')
             assign_default(x, p, rest);
@@ -342,6 +371,8 @@ static bool find_range(expander *x, const parameter *p, size_t n, size_t *from, 
     if (colon < p->end)
         length = stw_shell_sum_of(
             x->r, (stw_shell_raw){colon + 1, (size_t)(p->end - colon) - 1, x->line});
+    stw_shell_check_sum(x->r, &offset);
+    stw_shell_check_sum(x->r, &length);
     if (!offset.known || !length.known || offset.maybe > 0 || length.maybe > 0) return false;
     const int64_t all = (int64_t)n, first = offset.value < 0 ? offset.value + all : offset.value;
     *from = *count = 0;
@@ -354,17 +385,16 @@ static bool find_range(expander *x, const parameter *p, size_t n, size_t *from, 
     return true;
 }
 
-static void replace(const char *text, const char *pattern, const char *with, char how,
+/* @param longest of the part at each place that matches, to the end if `how` is % */
+static void replace(const char *text, const int *longest, const char *with, char how,
                     stw_text *out) {
     const size_t n = strlen(text);
     bool done = false;
     for (size_t i = 0; i <= n;) {
         size_t taken = SIZE_MAX;
         const bool anchored = (how == '#' && i > 0);
-        for (size_t k = n - i + 1; !done && !anchored && k-- > 0 && taken == SIZE_MAX;)
-            if ((how != '%' || i + k == n) && k + (how == '#' || how == '%') > 0 &&
-                stw_pattern_matches(pattern, text + i, k))
-                taken = k;
+        if (!done && !anchored && longest[i] + (how == '#' || how == '%') > 0)
+            taken = (size_t)longest[i];
         if (taken == SIZE_MAX) {
             if (i < n) stw_text_append(out, text + i, 1);
             i++;
@@ -393,22 +423,27 @@ static const char *operand(expander *x, const char *at, const char *end, stw_she
 static bool change(expander *x, const parameter *p, const char *text, stw_text *out) {
     const char op = *p->op;
     const bool twice = p->op + 1 < p->end && p->op[1] == op;
+    int lengths[STW_PATTERN_MOST + 1];
     const char *rest = p->op + 1 + twice;
-    if (strlen(text) > MAX_CHANGED) return false;
+    if (strlen(text) > STW_PATTERN_MOST) return false;
     for (const char *c = text; *c != '\0'; c++)
         if ((unsigned char)*c > 127) return false; /* the locale counts */
     if (op == '#' || op == '%') {
         const char *pattern = operand(x, rest, p->end, STW_SHELL_MATCH);
         if (pattern == NULL) return false;
-        const size_t n = strlen(text), k = stw_pattern_end(pattern, text, op == '%', twice);
-        const size_t taken = k == SIZE_MAX ? 0 : k;
+        const size_t n = strlen(text);
+        if (!stw_pattern_lengths(pattern, text, twice, op == '%', lengths)) return false;
+        size_t taken = op == '#' && lengths[0] > 0 ? (size_t)lengths[0] : 0;
+        for (size_t i = 0; op == '%' && i <= n; i++) /* those that end the text */
+            if (lengths[i] >= 0 && (!twice || n - i > taken)) taken = n - i;
         stw_text_append(out, op == '#' ? text + taken : text, n - taken);
         return true;
     }
     if (op == '/') {
         const bool anchored = !twice && rest < p->end && (*rest == '#' || *rest == '%');
         const char how = twice ? '/' : anchored ? *rest++ : '1';
-        const char *slash = find_separator(rest, p->end, '/');
+        const bool begins = twice && rest < p->end && *rest == '/'; /* it is of the pattern */
+        const char *slash = find_separator(rest + begins, p->end, '/');
         const char *pattern = operand(x, rest, slash, STW_SHELL_MATCH);
         const char *with = slash < p->end ? operand(x, slash + 1, p->end, STW_SHELL_VALUE) : "";
         if (pattern == NULL || with == NULL || strchr(with, '&') != NULL) return false;
@@ -418,8 +453,11 @@ static bool change(expander *x, const parameter *p, const char *text, stw_text *
             if (how == '#') stw_text_append(out, with, strlen(with));
             stw_text_append(out, text, strlen(text));
             if (how == '%') stw_text_append(out, with, strlen(with));
-        } else
-            replace(text, pattern, with, how, out);
+        } else if (stw_pattern_lengths(pattern, text, true, how == '%', lengths)) {
+            replace(text, lengths, with, how, out);
+        } else {
+            return false;
+        }
         return true;
     }
     if ((op != '^' && op != ',') || rest != p->end) return false;

@@ -221,6 +221,7 @@ static bool redirection(parser *p, node *to) {
         fail(p, "a file");
         return true;
     }
+    to->alone = !to->redirected;
     to->redirected = true;
     if (op[0] != '<' || op[1] != '<' || op[2] == '<') return true;
     if (p->n_here == STW_SHELL_MAX_HERE) {
@@ -229,6 +230,7 @@ static bool redirection(parser *p, node *to) {
     }
     to->has_input = true;
     to->literal = unquote(p, &word);
+    to->tabs = op[2] == '-';
     p->here[p->n_here].node = to;
     p->here[p->n_here].end = word;
     p->here[p->n_here++].tabs = op[2] == '-';

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner/frameworks/shell/pattern.h"
 
-#include <stdint.h>
 #include <string.h>
 
 /* [...] at `at`. @return behind it; NULL: it does not close, and stands for itself */
@@ -68,13 +67,50 @@ bool stw_pattern_matches(const char *pattern, const char *text, size_t length) {
     return *p == '\0';
 }
 
-size_t stw_pattern_end(const char *pattern, const char *text, bool at_end, bool longest) {
-    const size_t n = strlen(text);
-    for (size_t k = 0; k <= n; k++) {
-        const size_t length = longest ? n - k : k;
-        if (stw_pattern_matches(pattern, at_end ? text + n - length : text, length)) return length;
+/* Where the items of a pattern begin. @return how many; the last place is its end */
+static size_t items_of(const char *pattern, const char *items[STW_PATTERN_MOST + 1]) {
+    size_t n = 0;
+    for (const char *p = pattern; *p != '\0'; n++) {
+        const char *end = *p == '[' ? set_end(p) : NULL;
+        items[n] = p;
+        p = end != NULL ? end : p + 1 + (*p == '\\' && p[1] != '\0');
     }
-    return SIZE_MAX;
+    items[n] = pattern + strlen(pattern);
+    return n;
+}
+
+static bool fits(const char *item, const char *end, char c) {
+    if (*item == '?') return true;
+    if (*item == '[' && end > item + 1) return in_set(item, end, c);
+    return (*item == '\\' && end > item + 1 ? item[1] : *item) == c;
+}
+
+static int better(int a, int b, bool longest) {
+    if (a < 0 || b < 0) return a < 0 ? b : a;
+    return (a > b) == longest ? a : b;
+}
+
+/* ends[k]: where the part ends that matches the items from k on. From the end of the text on. */
+bool stw_pattern_lengths(const char *pattern, const char *text, bool longest, bool at_end,
+                         int *out) {
+    const char *items[STW_PATTERN_MOST + 1];
+    int ends[STW_PATTERN_MOST + 1], next[STW_PATTERN_MOST + 1];
+    const size_t n = strlen(text);
+    if (n > STW_PATTERN_MOST || strlen(pattern) > STW_PATTERN_MOST) return false;
+    const size_t m = items_of(pattern, items);
+    for (size_t k = 0; k <= m; k++) next[k] = -1;
+    for (size_t i = n + 1; i-- > 0;) {
+        ends[m] = !at_end || i == n ? (int)i : -1;
+        for (size_t k = m; k-- > 0;) {
+            if (*items[k] == '*')
+                ends[k] = better(ends[k + 1], next[k], longest);
+            else
+                ends[k] = i < n && fits(items[k], items[k + 1], text[i]) ? next[k + 1] : -1;
+        }
+        out[i] = ends[0] < 0 ? -1 : ends[0] - (int)i;
+        memcpy(next, ends, (m + 1) * sizeof *next);
+    }
+    return true;
 }
 
 bool stw_pattern_is_extended(const char *pattern) {

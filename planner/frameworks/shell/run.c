@@ -14,20 +14,34 @@ typedef stw_shell_reader reader;
 typedef stw_shell_node node;
 typedef stw_shell_truth truth;
 
-enum { MAX_STEPS = 50000, MAX_PASSES = 16, MAX_ROUNDS = 2048 };
+enum { MAX_STEPS = 50000, MAX_PASSES = 16, MAX_ROUNDS = 2048, MAX_MATCHED = 4096 };
 
 static bool runs(const reader *r) { return r->status == STW_STATUS_OK && !r->state->dead; }
 
-void stw_shell_exit(reader *r, truth status) {
-    r->state->status = status;
+void stw_shell_exit(reader *r) {
     r->state->dead = true;
     if (r->unsure > 0) stw_shell_may_end(r);
 }
 
-void stw_shell_end_command(reader *r, truth status) {
-    if (r->state->dead) return;
-    r->state->status = status;
-    if (status == STW_SHELL_NO && r->state->errexit && !r->checked) stw_shell_exit(r, status);
+void stw_shell_end_command(reader *r) {
+    const stw_shell_state *s = r->state;
+    if (s->dead || s->errexit == STW_SHELL_NO || s->status == STW_SHELL_YES || r->checked) return;
+    if (s->status == STW_SHELL_NO && s->errexit == STW_SHELL_YES)
+        stw_shell_exit(r);
+    else if (s->status == STW_SHELL_NO || s->doubt)
+        stw_shell_may_end(r);
+}
+
+void stw_shell_end_with(reader *r, truth status) {
+    stw_shell_set_status(r->state, status);
+    stw_shell_end_command(r);
+}
+
+/* Of a test: the script does not say which. */
+static void end_test(reader *r, truth status) {
+    stw_shell_set_status(r->state, status);
+    r->state->doubt = status == STW_SHELL_MAYBE;
+    stw_shell_end_command(r);
 }
 
 /* ---- branches ---- */
@@ -36,54 +50,60 @@ void stw_shell_end_command(reader *r, truth status) {
 static truth checked(reader *r, const node *list) {
     const bool before = r->checked;
     r->checked = true;
-    r->state->status = STW_SHELL_YES;
     stw_shell_run(r, list);
     r->checked = before;
     return r->state->status;
 }
 
-/* One of both runs, and the script does not say which. NULL: nothing runs. */
-static void either(reader *r, const node *one, const node *two) {
+/* It is decided: a command failed, with some number, or it did not. */
+static void decide(reader *r, truth status) {
+    stw_shell_set_status(r->state, status);
+    if (status == STW_SHELL_NO) r->state->code = -1;
+}
+
+/* One of both runs, the first if the command before it ended with `status`, and the script does not
+ * say which. NULL: nothing runs. @return does the first end in doubt? */
+static bool either(reader *r, truth status, const node *one, const node *two) {
     stw_shell_state other, first;
     stw_shell_state_copy(r, &other, r->state);
-    if (r->status != STW_STATUS_OK) return;
+    if (r->status != STW_STATUS_OK) return false;
     r->unsure++;
-    if (two == NULL) r->state->status = STW_SHELL_MAYBE;
+    decide(r, status);
     stw_shell_run(r, one);
+    const bool doubt = r->state->doubt;
     first = *r->state;
     *r->state = other;
+    decide(r, stw_shell_not(status));
     if (two != NULL) stw_shell_run(r, two);
     r->unsure--;
     stw_shell_state_join(r, r->state, &first);
     stw_shell_state_free(&first);
+    return doubt;
 }
 
 static void run_if(reader *r, const node *n) {
     const truth condition = checked(r, n->left);
     if (!runs(r)) return;
-    if (condition == STW_SHELL_MAYBE) {
-        /* the text that later words show is that of `then`, or of `else` if there is one */
-        if (n->other == NULL) {
-            either(r, n->right, NULL);
-        } else {
-            either(r, n->right, n->other);
-        }
-        return;
-    }
-    const node *part = condition == STW_SHELL_YES ? n->right : n->other;
-    r->state->status = STW_SHELL_YES;
-    stw_shell_run(r, part);
+    const node none = {.kind = STW_SHELL_GROUP, .line = n->line};
+    const node *other = n->other != NULL ? n->other : &none;
+    /* the text that later words show is that of `then`, or of `else` if there is one */
+    if (condition == STW_SHELL_MAYBE)
+        (void)either(r, STW_SHELL_YES, n->right, other);
+    else
+        stw_shell_run(r, condition == STW_SHELL_YES ? n->right : other);
 }
 
 static void run_chain(reader *r, const node *n) {
     const truth wanted = n->kind == STW_SHELL_AND ? STW_SHELL_YES : STW_SHELL_NO;
     const truth status = checked(r, n->left);
+    const bool doubt = r->state->doubt;
     if (!runs(r)) return;
-    if (status == STW_SHELL_MAYBE)
-        either(r, n->right, NULL);
-    else if (status == wanted)
+    if (status == STW_SHELL_MAYBE) {
+        const bool after = either(r, wanted, n->right, NULL);
+        if (runs(r)) r->state->doubt = doubt || after;
+    } else if (status == wanted) {
         stw_shell_run(r, n->right);
-    if (status == STW_SHELL_MAYBE && runs(r)) r->state->status = STW_SHELL_MAYBE;
+    }
 }
 
 /* ---- loops ---- */
@@ -127,17 +147,21 @@ static void run_open(reader *r, stw_shell_loop *loop, const node *condition, con
         stw_shell_state_free(&old);
     }
     if (!same && runs(r)) stw_shell_fail(r, "", "a loop whose variables depend on each other");
-    r->state->status = STW_SHELL_MAYBE;
+    stw_shell_set_status(r->state, STW_SHELL_MAYBE);
 }
 
 static void run_while(reader *r, const node *n) {
     stw_shell_loop loop;
-    int round = 0;
+    stw_shell_state last = {.status = STW_SHELL_YES}; /* the status of the body */
     begin_loop(r, &loop);
-    for (; runs(r); round++) {
+    for (int round = 0; runs(r); round++) {
         truth condition = checked(r, n->left);
         if (n->kind == STW_SHELL_UNTIL) condition = stw_shell_not(condition);
-        if (!runs(r) || condition == STW_SHELL_NO) break;
+        if (!runs(r)) break;
+        if (condition == STW_SHELL_NO) {
+            stw_shell_copy_status(r->state, &last);
+            break;
+        }
         if (condition == STW_SHELL_MAYBE) {
             run_open(r, &loop, n->left, n->right);
             break;
@@ -148,11 +172,11 @@ static void run_while(reader *r, const node *n) {
         join_continued(r, &loop);
         /* nothing changes any more: it only ends where it breaks */
         if (runs(r) && stw_shell_state_same(&before, r->state)) r->state->dead = true;
+        stw_shell_copy_status(&last, r->state);
         stw_shell_state_free(&before);
         if (round > MAX_ROUNDS) stw_shell_fail(r, "", "found more than 2048 rounds of a loop");
     }
     end_loop(r, &loop);
-    if (runs(r)) r->state->status = round == 0 ? STW_SHELL_YES : STW_SHELL_MAYBE;
 }
 
 /* The words of a loop, if it is known how many. */
@@ -193,7 +217,7 @@ static void run_for(reader *r, const node *n) {
         if (n->kind == STW_SHELL_SELECT) stw_shell_state_forget(r, "REPLY", 5);
         run_open(r, &loop, NULL, n->right);
     }
-    if (known) r->state->status = STW_SHELL_YES;
+    if (known && list.n == 0) stw_shell_set_status(r->state, STW_SHELL_YES);
     for (size_t i = 0; known && i < list.n && runs(r); i++) {
         stw_shell_list one = {0};
         stw_shell_list_add(r, &one, list.items[i]);
@@ -207,19 +231,28 @@ static void run_for(reader *r, const node *n) {
 }
 
 static truth sum_status(stw_shell_sum sum) {
+    if (sum.error) return STW_SHELL_NO;
     if (!sum.known || sum.maybe > 0) return STW_SHELL_MAYBE;
     return sum.value != 0 ? STW_SHELL_YES : STW_SHELL_NO;
 }
 
+static stw_shell_sum checked_sum(reader *r, stw_shell_raw raw) {
+    const stw_shell_sum sum = stw_shell_sum_of(r, raw);
+    stw_shell_check_sum(r, &sum);
+    return sum;
+}
+
 static void run_count(reader *r, const node *n) {
     stw_shell_loop loop;
-    if (n->words[0].length > 0) (void)stw_shell_sum_of(r, n->words[0]);
+    stw_shell_state last = {.status = STW_SHELL_YES};
+    if (n->words[0].length > 0) (void)checked_sum(r, n->words[0]);
     begin_loop(r, &loop);
     for (int round = 0; runs(r); round++) {
         const truth condition =
             n->words[1].length > 0 && strspn(n->words[1].text, " \t") < n->words[1].length
-                ? sum_status(stw_shell_sum_of(r, n->words[1]))
+                ? sum_status(checked_sum(r, n->words[1]))
                 : STW_SHELL_YES;
+        if (condition == STW_SHELL_NO) stw_shell_copy_status(r->state, &last);
         if (condition == STW_SHELL_NO) break;
         node step = {.kind = STW_SHELL_SUM, .line = n->line, .words = &n->words[2], .n = 1};
         node body = {.kind = STW_SHELL_GROUP, .line = n->line, .left = n->right, .next = &step};
@@ -229,11 +262,11 @@ static void run_count(reader *r, const node *n) {
         }
         stw_shell_run(r, n->right);
         join_continued(r, &loop);
-        if (runs(r)) (void)stw_shell_sum_of(r, n->words[2]);
+        stw_shell_copy_status(&last, r->state);
+        if (runs(r)) (void)checked_sum(r, n->words[2]);
         if (round > MAX_ROUNDS) stw_shell_fail(r, "", "found more than 2048 rounds of a loop");
     }
     end_loop(r, &loop);
-    r->state->status = STW_SHELL_MAYBE;
 }
 
 /* ---- case ---- */
@@ -247,7 +280,8 @@ static truth matches(reader *r, const stw_shell_word *subject, const node *item)
         if (strcmp(plain, "*") == 0 && stw_shell_is_known(&pattern))
             one = STW_SHELL_YES;
         else if (stw_shell_is_known(&pattern) && stw_shell_is_known(subject) &&
-                 !stw_pattern_is_extended(plain)) {
+                 !stw_pattern_is_extended(plain) && strlen(plain) <= MAX_MATCHED &&
+                 strlen(subject->text) <= MAX_MATCHED) {
             const char *text = stw_shell_plain(r, subject->text);
             one = stw_pattern_matches(plain, text, strlen(text)) ? STW_SHELL_YES : STW_SHELL_NO;
         }
@@ -258,7 +292,7 @@ static truth matches(reader *r, const stw_shell_word *subject, const node *item)
 
 /* A branch and those into which it falls. @return does the case end with it? */
 static void run_item(reader *r, const node *item) {
-    r->state->status = STW_SHELL_YES;
+    if (item->left == NULL) stw_shell_set_status(r->state, STW_SHELL_YES);
     for (; item != NULL && runs(r); item = item->next) {
         stw_shell_run(r, item->left);
         if (item->end != '&') break;
@@ -269,7 +303,7 @@ static void run_case(reader *r, const node *n) {
     const stw_shell_word subject = stw_shell_expand(r, n->words[0], STW_SHELL_VALUE);
     stw_shell_state done = {.dead = true};
     int open = 0;
-    r->state->status = STW_SHELL_YES;
+    bool ended = false;
     for (const node *item = n->left; item != NULL && runs(r); item = item->next) {
         const truth match = matches(r, &subject, item);
         if (match == STW_SHELL_NO) continue;
@@ -278,7 +312,7 @@ static void run_case(reader *r, const node *n) {
             r->unsure += open > 0;
             run_item(r, item);
             r->unsure -= open > 0;
-            open = open > 0 ? 2 : 0;
+            ended = true;
             break;
         }
         stw_shell_state rest;
@@ -292,27 +326,33 @@ static void run_case(reader *r, const node *n) {
         stw_shell_state_free(r->state);
         *r->state = rest;
     }
+    if (!ended && !r->state->dead) stw_shell_set_status(r->state, STW_SHELL_YES);
     stw_shell_state_join(r, r->state, &done);
     stw_shell_state_free(&done);
 }
 
 /* ---- the rest ---- */
 
-/* What it sets is lost. @return its status */
-static truth run_copy(reader *r, const node *list) {
+/* What it sets is lost but its status. @param output of it is taken */
+static void run_copy(reader *r, const node *list, bool output) {
     stw_shell_state *state = r->state, copy;
     stw_shell_loop *loop = r->loop;
     stw_shell_call *call = r->call, own = {.returned.dead = true};
     const int early = r->early;
     stw_shell_state_copy(r, &copy, state);
-    if (r->status != STW_STATUS_OK) return STW_SHELL_MAYBE;
+    if (r->status != STW_STATUS_OK) return;
+    if (output && !copy.inherits) copy.errexit = STW_SHELL_NO;
     r->state = &copy;
     r->loop = NULL;
     if (call != NULL) r->call = &own;
     r->early = 0;
     stw_shell_run(r, list);
-    truth status = copy.status;
-    if (r->early > 0 || !own.returned.dead) status = STW_SHELL_MAYBE;
+    if (copy.dead && !own.returned.dead) stw_shell_copy_status(&copy, &own.returned);
+    stw_shell_copy_status(state, &copy);
+    if (r->early > 0 || (!copy.dead && !own.returned.dead)) {
+        stw_shell_set_status(state, STW_SHELL_MAYBE);
+        state->doubt = true;
+    }
     stw_shell_state_free(&own.returned);
     r->call = call;
     r->early = early;
@@ -321,15 +361,48 @@ static truth run_copy(reader *r, const node *list) {
     if (state->poison == 0) state->poison = copy.poison;
     if (state->poison_text == NULL) state->poison_text = copy.poison_text;
     stw_shell_state_free(&copy);
-    return status;
+}
+
+void stw_shell_run_inner(reader *r, const node *list) {
+    const int poison = r->state->poison;
+    r->inner++;
+    run_copy(r, list, true);
+    r->inner--;
+    r->state->poison = poison; /* nothing of it is needed but its status */
+}
+
+/* What a shell at the end of a pipe reads, if the text is written there: cat <<END | bash. */
+static node shell_input(const node *n) {
+    node right = *n->right;
+    const node *left = n->left;
+    const bool cat = left->kind == STW_SHELL_SIMPLE && left->n == 1 && left->has_input &&
+                     left->words[0].length == 3 && memcmp(left->words[0].text, "cat", 3) == 0;
+    if (cat && right.kind == STW_SHELL_SIMPLE && !right.has_input) {
+        right.has_input = true;
+        right.input = left->input;
+        right.literal = left->literal;
+    }
+    right.next = NULL;
+    return right;
 }
 
 static void run_pipe(reader *r, const node *n) {
-    const truth left = run_copy(r, n->left);
-    truth status = run_copy(r, n->right);
-    if (r->state->pipefail && left != STW_SHELL_YES && status != STW_SHELL_NO)
-        status = left == STW_SHELL_NO ? STW_SHELL_NO : STW_SHELL_MAYBE;
-    stw_shell_end_command(r, status);
+    const node right = shell_input(n);
+    stw_shell_state *s = r->state, left;
+    run_copy(r, n->left, false);
+    left = *s;
+    run_copy(r, &right, false);
+    const bool doubt = s->doubt || left.doubt;
+    if (s->pipefail != STW_SHELL_NO && left.status != STW_SHELL_YES && s->status != STW_SHELL_NO) {
+        if (left.status == STW_SHELL_NO && s->pipefail == STW_SHELL_YES && s->code != 0)
+            s->status = STW_SHELL_NO; /* one of both */
+        else if (s->pipefail == STW_SHELL_YES && s->code == 0)
+            stw_shell_copy_status(s, &left);
+        else
+            stw_shell_set_status(s, STW_SHELL_MAYBE);
+        s->doubt = doubt || s->pipefail == STW_SHELL_MAYBE;
+    }
+    stw_shell_end_command(r);
 }
 
 static void define(reader *r, const node *n) {
@@ -338,11 +411,12 @@ static void define(reader *r, const node *n) {
         stw_shell_fail_memory(r);
     else
         stw_shell_state_define(r, name, n->left);
-    r->state->status = STW_SHELL_YES;
+    stw_shell_set_status(r->state, STW_SHELL_YES);
 }
 
 static void run_one(reader *r, const node *n) {
     if (++r->steps > MAX_STEPS) stw_shell_fail(r, "", "found more than 50000 commands to run");
+    if ((r->steps & 15) == 0) stw_shell_check_time(r);
     r->line = n->line;
     switch (n->kind) {
     case STW_SHELL_SIMPLE:
@@ -357,17 +431,21 @@ static void run_one(reader *r, const node *n) {
         break;
     case STW_SHELL_NOT: {
         const truth status = checked(r, n->left);
-        if (runs(r)) r->state->status = stw_shell_not(status);
+        const bool doubt = r->state->doubt;
+        if (runs(r)) stw_shell_set_status(r->state, stw_shell_not(status));
+        r->state->doubt = doubt;
         break;
     }
     case STW_SHELL_BACKGROUND:
-        (void)run_copy(r, n->left);
-        r->state->status = STW_SHELL_YES;
+        run_copy(r, n->left, false);
+        stw_shell_set_status(r->state, STW_SHELL_YES);
         break;
     case STW_SHELL_SUBSHELL:
-        stw_shell_end_command(r, run_copy(r, n->left));
+        run_copy(r, n->left, false);
+        stw_shell_end_command(r);
         break;
     case STW_SHELL_GROUP:
+        if (n->left == NULL) stw_shell_set_status(r->state, STW_SHELL_YES);
         stw_shell_run(r, n->left);
         break;
     case STW_SHELL_IF:
@@ -393,10 +471,10 @@ static void run_one(reader *r, const node *n) {
         define(r, n);
         break;
     case STW_SHELL_SUM:
-        stw_shell_end_command(r, sum_status(stw_shell_sum_of(r, n->words[0])));
+        end_test(r, sum_status(stw_shell_sum_of(r, n->words[0])));
         break;
     case STW_SHELL_TEST:
-        stw_shell_end_command(r, stw_shell_condition(r, n));
+        end_test(r, stw_shell_condition(r, n));
         break;
     }
 }

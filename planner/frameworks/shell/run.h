@@ -26,8 +26,13 @@ void stw_shell_run_text(stw_shell_reader *r, const char *text, size_t length, in
 void stw_shell_run_file(stw_shell_reader *r, const char *text, size_t length, bool places);
 /** The same of the text of a word. */
 void stw_shell_run_word(stw_shell_reader *r, const stw_shell_word *word, int line, bool one_line);
-/** The status of a command that has ended: `set -e` may end the script. */
-void stw_shell_end_command(stw_shell_reader *r, stw_shell_truth status);
-void stw_shell_exit(stw_shell_reader *r, stw_shell_truth status);
+/** A command has ended, and the state has its status: `set -e` may end the script. */
+void stw_shell_end_command(stw_shell_reader *r);
+/** The same with a status of 0 or 1. */
+void stw_shell_end_with(stw_shell_reader *r, stw_shell_truth status);
+/** The script ends with the status that the state has. */
+void stw_shell_exit(stw_shell_reader *r);
+/** Run commands whose output is taken: what they set is lost but their status. */
+void stw_shell_run_inner(stw_shell_reader *r, const stw_shell_node *list);
 
 #endif

@@ -42,9 +42,22 @@ static void keep_end(stw_shell_reader *r) {
     }
 }
 
+/* Does the first line have an option such as -e or -eu? */
+static bool has_option(const char *text, char option) {
+    const char *end = text + strcspn(text, "\n"), *at = memchr(text, ' ', (size_t)(end - text));
+    for (; at != NULL && at + 1 < end && at[1] == '-';
+         at = memchr(at + 1, ' ', (size_t)(end - at) - 1))
+        for (const char *c = at + 2; c < end && *c != ' '; c++)
+            if (*c == option) return true;
+    return false;
+}
+
 /* @param places the text is that of the file, byte by byte */
 static stw_status read_once(stw_shell_reader *r, const char *text, size_t length, bool places) {
     stw_shell_state state = {.script_arguments = true, .status = STW_SHELL_YES};
+    /* its first line counts where the system starts it, and not where bash does */
+    if (length > 2 && memcmp(text, "#!", 2) == 0 && has_option(text, 'e'))
+        state.errexit = STW_SHELL_MAYBE;
     r->state = &state;
     r->out->n_commands = r->out->n_logged = 0;
     stw_shell_run_file(r, text, length, places);
@@ -71,6 +84,7 @@ stw_status stw_shell_find(const char *path, const char *text, size_t length,
                                     .expand_parameter = stw_shell_expand_parameter,
                                     .output = stw_shell_output,
                                     .run_simple = stw_shell_run_simple,
+                                    .run_inner = stw_shell_run_inner,
                                     .out = out};
     stw_status status = stw_value_check(path, text, length, err);
     *out = (stw_shell){.pool = pool};

@@ -3,10 +3,10 @@
  * environment that the script asks for. Every construct is evaluated as bash does, or what it gives
  * is marked: a word with an expansion that only a running shell knows is `unknown` and keeps the
  * expansion as written; a word that hangs on a test which the script does not decide has `maybe`.
- * Files are unknown, but none is named as a list, a sum or a pattern of
- * layers is (`a=['b']`, `[0]*3+[1]`, `M-M*-M`). Programs change no variable, and end. What is read
- * by none of this is refused with its line. Everything lies in the caller's pool; one thread at a
- * time. */
+ * Files are unknown, but those that it sources and that lie beside it are read, and none is named
+ * as a list, a sum or a pattern of layers is (`a=['b']`, `[0]*3+[1]`, `M-M*-M`). Programs change no
+ * variable, and end. What is read by none of this is refused with its line. Everything lies in the
+ * caller's pool; one thread at a time. */
 #ifndef STW_PLANNER_SHELL_SHELL_H
 #define STW_PLANNER_SHELL_SHELL_H
 
@@ -61,6 +61,14 @@ typedef struct stw_shell_variable {
     int line;      /* of its last assignment */
 } stw_shell_variable;
 
+/* What `source` names. */
+typedef struct stw_shell_source_file {
+    const char *path; /* where it was read, or as the script has it */
+    int line;
+    bool read; /* it lies beside the script; otherwise it is an environment's, and sets nothing that
+                  a launch takes */
+} stw_shell_source_file;
+
 typedef struct stw_shell {
     stw_pool *pool;
     size_t n_words;
@@ -80,11 +88,14 @@ typedef struct stw_shell {
     int ambiguous;  /* the line of the last one, where another may be the last; 0: none */
     bool arguments; /* it runs if the script has arguments; without them it ends before */
     int unread;     /* the line from which on the text is no script; bash ends there, too */
+    size_t n_sources, sources_capacity;
+    stw_shell_source_file *sources;
     size_t n_variables;
     stw_shell_variable *variables; /* as they stood at that command; at the end if n_found is 0 */
 } stw_shell;
 
 /** Read a script and keep the last command that `wanted` accepts.
+ * @param path of the script, beside which files are that it sources
  * @param out found nothing: n_found is 0 */
 STW_MUST_USE stw_status stw_shell_find(const char *path, const char *text, size_t length,
                                        bool (*wanted)(const stw_shell_word *words, size_t n),

@@ -80,6 +80,13 @@ static size_t behind(const reader *r, const stw_shell_raw *raw) {
     return stw_shell_place_of(r->origin, last, last + 1, false).end;
 }
 
+/* Has the script set PATH to a text of its own? Nobody knows what lies there. */
+static int path_line(const reader *r) {
+    const stw_shell_variable *v = stw_shell_state_find(r->state, "PATH", 4);
+    if (v == NULL || v->odd) return 0;
+    return v->unset || (v->n == 1 && stw_shell_is_known(&v->words[0])) ? v->line : 0;
+}
+
 static void keep(reader *r, const node *n, const stw_shell_word *words, size_t n_words) {
     stw_shell_list list = {0};
     stw_shell *out = r->out;
@@ -101,7 +108,7 @@ static void keep(reader *r, const node *n, const stw_shell_word *words, size_t n
         }
     }
     if (raw == NULL) stw_shell_fail_memory(r);
-    if (r->status != STW_STATUS_OK || !r->wanted(list.items, list.n)) return;
+    if (r->status != STW_STATUS_OK || r->inner > 0 || !r->wanted(list.items, list.n)) return;
     if (r->state->poison > 0) {
         r->line = r->state->poison;
         stw_shell_fail(r, r->state->poison_text, "not read; write the command without it");
@@ -117,7 +124,8 @@ static void keep(reader *r, const node *n, const stw_shell_word *words, size_t n
     out->begin = begin_of(r, &n->words[0]);
     out->insert = list.n > 0 ? list.items[list.n - 1].behind : 0;
     out->n_found++;
-    out->unsure = r->unsure > 0 ? n->line : r->early;
+    out->unsure = r->unsure > 0 ? n->line : r->early > 0 ? r->early : 0;
+    if (out->unsure == 0 && strchr(list.items[0].text, '/') == NULL) out->unsure = path_line(r);
     out->ambiguous = out->n_found > 1 && (r->unsure > 0 || r->left > 0) ? n->line : 0;
     keep_variables(r);
 }
@@ -149,7 +157,6 @@ static void call(reader *r, const stw_shell_function *f, const stw_shell_word *w
     r->calls++;
     r->call = &own;
     r->loop = NULL;
-    s->status = STW_SHELL_YES;
     stw_shell_run(r, f->body);
     stw_shell_state_join(r, r->state, &own.returned);
     stw_shell_state_free(&own.returned);
@@ -174,13 +181,22 @@ static bool leave(reader *r, const stw_shell_word *words, size_t n) {
     char *end = NULL;
     const long k = text != NULL ? strtol(text, &end, 10) : 0;
     const bool number = text == NULL || (*text != '\0' && *end == '\0');
-    truth status = text == NULL ? r->state->status : k == 0 ? STW_SHELL_YES : STW_SHELL_NO;
-    if (!number) status = STW_SHELL_MAYBE;
+    if (which > 1 && text != NULL) {
+        stw_shell_set_status(r->state, !number          ? STW_SHELL_MAYBE
+                                       : (k & 255) == 0 ? STW_SHELL_YES
+                                                        : STW_SHELL_NO);
+        if (number) r->state->code = (int)(k & 255);
+        r->state->doubt = !number;
+    }
     if (which == 3) {
-        stw_shell_exit(r, status);
+        stw_shell_exit(r);
     } else if (which == 2) {
-        if (r->call == NULL) return true; /* bash says that it is wrong */
-        r->state->status = status;
+        if (r->call == NULL) { /* bash says that it is wrong */
+            stw_shell_set_status(r->state, STW_SHELL_NO);
+            r->state->code = -1;
+            stw_shell_end_command(r);
+            return true;
+        }
         stw_shell_state_join(r, &r->call->returned, r->state);
         r->state->dead = true;
     } else {
@@ -190,7 +206,7 @@ static bool leave(reader *r, const stw_shell_word *words, size_t n) {
             stw_shell_poison(r, names[which]);
             return true;
         }
-        r->state->status = STW_SHELL_YES;
+        stw_shell_set_status(r->state, STW_SHELL_YES);
         stw_shell_state_join(r, which == 0 ? &loop->broken : &loop->continued, r->state);
         r->state->dead = true;
     }
@@ -216,6 +232,7 @@ static void run_apart(reader *r, const stw_shell_word *text, int line, bool one_
     stw_shell_loop *loop = r->loop;
     stw_shell_call *outer = r->call;
     const int early = r->early;
+    const bool checked = r->checked;
     stw_shell_state_copy(r, &copy, state);
     if (r->status != STW_STATUS_OK) return;
     for (size_t i = 0; i < copy.n_variables; i++)
@@ -227,15 +244,19 @@ static void run_apart(reader *r, const stw_shell_word *text, int line, bool one_
     copy.script_arguments = copy.odd_arguments = false;
     for (size_t i = 0; i < arguments->n; i++)
         if (!stw_shell_is_known(&arguments->items[i])) copy.odd_arguments = true;
-    copy.errexit = copy.allexport = copy.noglob = copy.pipefail = false;
+    copy.errexit = copy.pipefail = copy.nounset = STW_SHELL_NO;
+    copy.allexport = copy.noglob = copy.inherits = false;
+    stw_shell_set_status(&copy, STW_SHELL_YES);
     r->state = &copy;
     r->loop = NULL;
     r->call = NULL;
+    r->checked = false;
     stw_shell_run_word(r, text, line, one_line);
     r->state = state;
     r->loop = loop;
     r->call = outer;
     r->early = early;
+    r->checked = checked;
     stw_shell_state_free(&copy);
 }
 
@@ -271,6 +292,15 @@ static void run_texts(reader *r, const node *n, const stw_shell_word *words, siz
 
 /* ---- commands ---- */
 
+/* Programs that end with 1 to say no. */
+static bool answers(const char *name) {
+    static const char *const names[] = {"grep", "egrep", "fgrep", "pgrep",
+                                        "diff", "cmp",   "which", "pidof"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0) return true;
+    return false;
+}
+
 /* env NAME=value ... command. @return how many words are before the command */
 static size_t read_env(reader *r, const stw_shell_word *words, size_t n) {
     size_t i = 1;
@@ -301,7 +331,6 @@ static size_t read_env(reader *r, const stw_shell_word *words, size_t n) {
 }
 
 static void run_words(reader *r, const node *n, const stw_shell_word *words, size_t n_words) {
-    truth status = STW_SHELL_MAYBE;
     bool functions = true, builtins = true, replaces = false;
     while (n_words > 0) { /* words before a command */
         size_t skip = 0;
@@ -330,7 +359,8 @@ static void run_words(reader *r, const node *n, const stw_shell_word *words, siz
         n_words -= skip;
     }
     if (n_words == 0) {
-        stw_shell_end_command(r, STW_SHELL_YES);
+        if (!r->substituted) stw_shell_set_status(r->state, STW_SHELL_YES);
+        stw_shell_end_command(r);
         return;
     }
     const stw_shell_function *f =
@@ -338,19 +368,21 @@ static void run_words(reader *r, const node *n, const stw_shell_word *words, siz
     if (f != NULL) {
         const stw_shell_function own = *f; /* the list may move */
         call(r, &own, words, n_words);
-        if (!r->state->dead) stw_shell_end_command(r, r->state->status);
+        stw_shell_end_command(r);
         return;
     }
     if (builtins && leave(r, words, n_words)) return;
-    if (!builtins || !stw_shell_builtin(r, words, n_words, &status)) {
+    if (!builtins || !stw_shell_builtin(r, words, n_words)) {
+        stw_shell_set_status(r->state, STW_SHELL_MAYBE);
+        r->state->doubt = answers(base_of(known_text(r, &words[0])));
         const size_t found = r->out->n_found;
         keep(r, n, words, n_words);
         if (r->out->n_found == found && r->status == STW_STATUS_OK) run_texts(r, n, words, n_words);
     }
     if (replaces)
-        stw_shell_exit(r, status);
+        stw_shell_exit(r);
     else
-        stw_shell_end_command(r, status);
+        stw_shell_end_command(r);
 }
 
 /* NAME=value alone. */
@@ -360,7 +392,8 @@ static void run_assignments(reader *r, const node *n) {
         stw_shell_assignment a;
         if (stw_shell_read_assignment(r, n->words[i], &a)) stw_shell_assign(r, &a, false);
     }
-    stw_shell_end_command(r, r->substituted ? STW_SHELL_MAYBE : STW_SHELL_YES);
+    if (!r->substituted) stw_shell_set_status(r->state, STW_SHELL_YES);
+    stw_shell_end_command(r);
 }
 
 /* Text of a here-document; what it would end or assign is not asked. */
@@ -375,7 +408,7 @@ static const char *input_of(reader *r, const node *n) {
 static void log_command(reader *r, const node *n, const stw_shell_list *words) {
     stw_shell *out = r->out;
     stw_shell_list list = {0};
-    if (r->status != STW_STATUS_OK || words->n == 0) return;
+    if (r->status != STW_STATUS_OK || words->n == 0 || r->inner > 0) return;
     out->cut = out->cut || out->n_logged + words->n > MAX_LOGGED;
     if (out->cut) return;
     stw_shell_command *grown =
@@ -408,9 +441,13 @@ void stw_shell_run_simple(reader *r, const node *n) {
     const bool declares = stw_shell_declares(n->words[first]);
     stw_shell_assignment *values = stw_pool_array(r->pool, n->n, sizeof *values);
     if (values == NULL) stw_shell_fail_memory(r);
+    if (declares && first > 0) stw_shell_poison(r, "assignments before export, local or declare");
+    r->substituted = false;
     for (size_t i = first; i < n->n && r->status == STW_STATUS_OK; i++) {
         const stw_shell_raw *raw = &n->words[i];
         const size_t before = words.n;
+        if (declares && i > first && stw_shell_has_braces(*raw))
+            stw_shell_poison(r, "{ } in an assignment of export, local or declare");
         if (declares && i > first && stw_shell_read_assignment(r, *raw, &values[n_values])) {
             n_values++;
             continue;
@@ -431,10 +468,10 @@ void stw_shell_run_simple(reader *r, const node *n) {
     }
     if (r->status != STW_STATUS_OK) return;
     if (declares && r->calls == 0 && is(r, &words.items[0], "local")) {
-        stw_shell_end_command(r, STW_SHELL_NO); /* bash says that it is wrong */
+        stw_shell_end_with(r, STW_SHELL_NO); /* bash says that it is wrong */
     } else if (declares) {
         stw_shell_declare(r, &words, values, n_values);
-        stw_shell_end_command(r, STW_SHELL_YES);
+        stw_shell_end_with(r, STW_SHELL_YES);
     } else {
         run_words(r, n, words.items, words.n);
     }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/deadline.h"
 #include "planner/frameworks/shell/places.h"
 
 enum { MAX_WORDS = 4096, MAX_TEXT = 1 << 22, MAX_LISTED = 1 << 22 };
@@ -26,6 +27,22 @@ void stw_shell_poison(stw_shell_reader *r, const char *text) {
     if (r->state->poison_text == NULL) stw_shell_fail_memory(r);
 }
 
+void stw_shell_set_status(stw_shell_state *s, stw_shell_truth status) {
+    s->status = status;
+    s->code = status == STW_SHELL_YES ? 0 : status == STW_SHELL_NO ? 1 : -1;
+    s->doubt = false;
+}
+
+void stw_shell_copy_status(stw_shell_state *to, const stw_shell_state *from) {
+    to->status = from->status;
+    to->code = from->code;
+    to->doubt = from->doubt;
+}
+
+void stw_shell_check_time(stw_shell_reader *r) {
+    if (r->status == STW_STATUS_OK) r->status = stw_deadline_check("reading a script", r->err);
+}
+
 void stw_shell_may_end(stw_shell_reader *r) {
     r->early = r->line;
     if (r->out->n_found > 0) r->left = r->line;
@@ -34,6 +51,7 @@ void stw_shell_may_end(stw_shell_reader *r) {
 void stw_shell_count(stw_shell_reader *r, const char *text) {
     r->read += strlen(text);
     if (r->read > MAX_TEXT) stw_shell_fail(r, "", "found more than 4194304 bytes of words");
+    if ((++r->counted & 255) == 0) stw_shell_check_time(r);
 }
 
 void stw_shell_list_add(stw_shell_reader *r, stw_shell_list *list, stw_shell_word word) {
@@ -121,11 +139,15 @@ static stw_shell_variable *named(stw_shell_reader *r, const char *name, size_t l
 
 void stw_shell_state_assign(stw_shell_reader *r, const char *name, size_t length,
                             stw_shell_variable value) {
+    static const char *const fixed[] = {"UID",      "EUID",      "PPID",
+                                        "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO"};
     static const char *const own[] = {"RANDOM",   "SECONDS",    "LINENO",
                                       "SRANDOM",  "BASHPID",    "EPOCHSECONDS",
                                       "FUNCNAME", "PIPESTATUS", "BASH_REMATCH"};
     stw_shell_variable *v = named(r, name, length);
     if (v == NULL) return;
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
+        v->readonly = v->readonly || strcmp(v->name, fixed[i]) == 0;
     if (v->readonly) {
         stw_shell_poison(r, "an assignment to a variable that is readonly");
         return;
@@ -351,17 +373,28 @@ static void join_functions(stw_shell_reader *r, stw_shell_state *into,
     r->state = now;
 }
 
+static stw_shell_truth same_or_maybe(stw_shell_truth a, stw_shell_truth b) {
+    return a == b ? a : STW_SHELL_MAYBE;
+}
+
 /* Everything but variables and functions. */
 static void join_rest(stw_shell_reader *r, stw_shell_state *into, const stw_shell_state *from) {
     if (into->n_arguments != from->n_arguments || into->arguments != from->arguments ||
         into->script_arguments != from->script_arguments || into->shifted != from->shifted)
         into->odd_arguments = true;
     into->odd_arguments = into->odd_arguments || from->odd_arguments;
-    if (into->status != from->status) into->status = STW_SHELL_MAYBE;
-    into->errexit = into->errexit && from->errexit;
+    into->doubt = into->doubt || from->doubt || into->status != from->status;
+    if (into->code != from->code) into->code = -1;
+    into->status = same_or_maybe(into->status, from->status);
+    into->errexit = same_or_maybe(into->errexit, from->errexit);
+    into->pipefail = same_or_maybe(into->pipefail, from->pipefail);
+    into->nounset = same_or_maybe(into->nounset, from->nounset);
     into->allexport = into->allexport || from->allexport;
-    into->noglob = into->noglob && from->noglob;
-    into->pipefail = into->pipefail || from->pipefail;
+    into->moved = into->moved || from->moved;
+    if (into->poison == 0 && (into->noglob != from->noglob || into->inherits != from->inherits)) {
+        into->poison = r->line;
+        into->poison_text = "an option of set in a branch that may not run";
+    }
     if (from->changed > into->changed) into->changed = from->changed;
     if (into->poison == 0) into->poison = from->poison;
     if (into->poison_text == NULL) into->poison_text = from->poison_text;
@@ -421,7 +454,8 @@ static size_t sure_words(const stw_shell_variable *v) {
 bool stw_shell_state_same(const stw_shell_state *a, const stw_shell_state *b) {
     if (a->dead != b->dead || a->n_variables != b->n_variables ||
         a->odd_arguments != b->odd_arguments || a->n_arguments != b->n_arguments ||
-        a->shifted != b->shifted || a->poison != b->poison)
+        a->shifted != b->shifted || a->poison != b->poison || a->status != b->status ||
+        a->code != b->code || a->errexit != b->errexit || a->nounset != b->nounset)
         return false;
     for (size_t i = 0; i < a->n_variables; i++) {
         const stw_shell_variable *v = &a->variables[i], *w = &b->variables[i];

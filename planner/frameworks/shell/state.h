@@ -46,7 +46,11 @@ typedef struct stw_shell_state {
     bool odd_arguments;
     bool dead;              /* this place is not reached */
     stw_shell_truth status; /* of the last command: did it succeed? */
-    bool errexit, allexport, noglob, pipefail;
+    int code;               /* its number, $?; -1: not known */
+    bool doubt;             /* it is MAYBE because of a test, not of a program, which succeeds */
+    stw_shell_truth errexit, pipefail, nounset;
+    bool allexport, noglob, inherits;
+    bool moved;  /* it may have left the folder in which it began */
     int changed; /* the line of a command that may have changed any variable; 0: none */
     int poison;  /* the line of what is not read; 0: none */
     const char *poison_text;
@@ -67,10 +71,13 @@ typedef struct stw_shell_reader {
     int line;                  /* of the command that runs */
     int unsure;                /* branches around it that may not run */
     int calls, nested;         /* functions that run; texts that are read in others */
+    int sourced;               /* files around the command */
     bool arguments_unknown;    /* the script has some */
     bool checked;              /* a failure of this command ends nothing, whatever `set -e` says */
     bool substituted;          /* a command's output was taken since this was false */
+    int inner;                 /* commands whose output is taken run; none of them is found */
     size_t steps, read, words; /* commands and bytes of words so far */
+    size_t counted;            /* words whose bytes were counted */
     stw_shell_loop *loop;      /* around the command */
     stw_shell_call *call;      /* the function that runs */
     int torn;                  /* the line of the script that is no command; 0: all are */
@@ -86,6 +93,7 @@ typedef struct stw_shell_reader {
     void (*expand_parameter)(struct stw_shell_expander *x, const char *in, size_t n, bool quoted);
     const char *(*output)(struct stw_shell_reader *r, const char *text, size_t length, int *maybe);
     void (*run_simple)(struct stw_shell_reader *r, const stw_shell_node *node);
+    void (*run_inner)(struct stw_shell_reader *r, const stw_shell_node *list);
     stw_shell *out;
 } stw_shell_reader;
 
@@ -94,6 +102,11 @@ void stw_shell_fail_memory(stw_shell_reader *r);
 void stw_shell_fail(stw_shell_reader *r, const char *text, const char *what);
 /** Refuse it if a command is found after this. */
 void stw_shell_poison(stw_shell_reader *r, const char *text);
+/** The status of the last command. 0 or 1 is its number, unless another is set after this. */
+void stw_shell_set_status(stw_shell_state *s, stw_shell_truth status);
+void stw_shell_copy_status(stw_shell_state *to, const stw_shell_state *from);
+/** Refuse the reading once the deadline of the thread has passed. */
+void stw_shell_check_time(stw_shell_reader *r);
 /** The script may end here. */
 void stw_shell_may_end(stw_shell_reader *r);
 /** Bounds the texts of a reading. */

@@ -13,7 +13,8 @@ typedef struct sum {
     const char *at;
     int depth;
     bool skipped; /* the side of && || ?: that does not count */
-    bool bad;
+    bool bad;     /* not known */
+    bool error;   /* and wrong in any case */
     int maybe;
 } sum;
 
@@ -23,6 +24,12 @@ static int64_t binary(sum *s, int level);
 
 static void blanks(sum *s) {
     while (isspace((unsigned char)*s->at)) s->at++;
+}
+
+/* Behind an expression: a fraction, a second number or name. Operators may be some that are not
+ * read here. */
+static bool is_wrong_end(const sum *s) {
+    return !s->bad && (*s->at == '.' || stw_scan_is_name(*s->at));
 }
 
 static bool take(sum *s, const char *op) {
@@ -53,6 +60,7 @@ static int64_t value_of(sum *s, const char *name, size_t n, const char *index, s
     sum inner = {.r = s->r, .at = stw_shell_plain(s->r, v->words[i].text), .depth = s->depth + 1};
     blanks(&inner);
     const int64_t value = *inner.at == '\0' || s->bad ? 0 : comma(&inner);
+    s->error = s->error || (!s->bad && (inner.error || is_wrong_end(&inner)));
     s->bad = s->bad || inner.bad || *inner.at != '\0';
     if (inner.maybe > 0) s->maybe = inner.maybe;
     return value;
@@ -98,6 +106,7 @@ static int64_t number(sum *s) {
         }
         if (!stw_scan_is_name(*s->at) && *s->at != '@') return (int64_t)value;
         const int d = digit(*s->at, base);
+        if (d >= base && !s->bad) s->error = true;
         if (d >= base) s->bad = true;
         if (s->bad) return 0;
         value = value * (uint64_t)base + (uint64_t)d;
@@ -207,6 +216,7 @@ static int64_t apply(sum *s, int op, int64_t a, int64_t b) {
     const uint64_t x = (uint64_t)a, y = (uint64_t)b;
     const bool divides = op == DIV || op == MOD, shifts = op == SHL || op == SHR;
     if (s->skipped) return 0;
+    if (divides && b == 0 && !s->bad) s->error = true;
     if ((divides && (b == 0 || (b == -1 && a == INT64_MIN))) || (shifts && (b < 0 || b > 63)))
         s->bad = true;
     if (s->bad) return 0;
@@ -359,6 +369,7 @@ stw_shell_sum stw_shell_calculate(stw_shell_reader *r, const char *text) {
     blanks(&s);
     const int64_t value = *s.at == '\0' ? 0 : comma(&s);
     const bool known = !s.bad && *s.at == '\0';
+    const bool error = (s.error || is_wrong_end(&s)) && s.maybe == 0;
     if (!known) forget_names(r, text);
-    return (stw_shell_sum){known ? value : 0, known, s.maybe};
+    return (stw_shell_sum){known ? value : 0, known, s.maybe, error};
 }

@@ -10,7 +10,8 @@
 typedef struct stw_shell_sum {
     int64_t value;
     bool known;
-    int maybe; /* the line of a branch on which it hangs; 0: none */
+    int maybe;  /* the line of a branch on which it hangs; 0: none */
+    bool error; /* bash says that it is wrong: it divides by 0, or is no whole number */
 } stw_shell_sum;
 
 /** The value of an expression without dollar signs; it may assign variables. Of one that is not

@@ -48,6 +48,7 @@ typedef struct stw_shell_node {
     size_t n, capacity;
     stw_shell_raw input;     /* of a here-document */
     bool has_input, literal; /* a here-document; in which nothing is expanded */
+    bool tabs, alone;        /* that loses tabs; it is the only redirection */
     bool redirected;         /* input or output of the command */
     bool in;                 /* for: a list is given */
     char end;                /* item: ; for ;;, & for ;&, t for ;;& */
