@@ -270,13 +270,13 @@ static void put_short_row(const stw_size_answer *a, bool several, bool prices, s
     stw_table_cell(t, "%s",
                    row->tokens_per_s > 0 ? stw_word_count((uint64_t)(row->tokens_per_s + 0.5)).text
                                          : "");
-    stw_table_cell(t, "%s", known(a->longest_seq_len).text);
     const bool other = known_hours && cheapest.setup->engine != smallest.setup->engine;
     stw_table_cell(t, "%s%s%s", known_hours ? size_words(&a->cheapest).text : "", other ? ", " : "",
                    other ? cheapest.setup->engine : "");
     stw_table_cell(t, "%s", known_hours ? stw_word_number(hours).text : "");
     if (prices)
         stw_table_cell(t, "%s", known_hours && isfinite(usd) ? stw_word_number(usd).text : "");
+    stw_table_cell(t, "%s", known(a->longest_seq_len).text);
     stw_table_cell(t, "%s", known_hours ? cheapest.setup->engine : "");
     stw_table_cell(t, "%s", known_hours ? precision_words(cheapest.setup).text : "");
     stw_table_cell(t, "%s", known_hours ? margin_words(&cheapest).text : "");
@@ -380,10 +380,10 @@ stw_status stw_report_size_summary(const stw_size_answer *answers, uint32_t n, s
     heads[n_heads++] = "verdict";
     heads[n_heads++] = ">free";
     heads[n_heads++] = ">tokens/s";
-    heads[n_heads++] = ">longest seq";
     heads[n_heads++] = "cheapest";
     heads[n_heads++] = ">GPU-h per 1e9";
     if (prices) heads[n_heads++] = ">USD per 1e9";
+    heads[n_heads++] = ">longest seq";
     heads[n_heads++] = "engine there";
     heads[n_heads++] = "precision there";
     heads[n_heads++] = ">free there";
@@ -394,7 +394,7 @@ stw_status stw_report_size_summary(const stw_size_answer *answers, uint32_t n, s
     put_heading(answers, n, STW_FORMAT_TERMINAL, out);
     put_setup(answers, n, STW_FORMAT_TERMINAL, out);
     stw_table_begin(&t, pool, heads, n_heads);
-    t.spare = 3;
+    t.spare = 4;
     const uint32_t shown = n < MOST_ROWS ? n : MOST_ROWS;
     for (uint32_t i = 0; i < shown; i++) put_short_row(&answers[i], several, prices, &t);
     stw_table_write(&t, STW_FORMAT_TERMINAL, out);
