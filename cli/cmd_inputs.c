@@ -335,6 +335,22 @@ void stw_opened_free(stw_opened *opened) {
     stw_import_free(&opened->import);
 }
 
+stw_status stw_inputs_accept(stw_inputs *in, stw_error *err) {
+    static const char *const settings[] = {"placement.accept=fits", "placement.accept=at_risk"};
+    const size_t most = sizeof in->set.items / sizeof in->set.items[0];
+    if (in->accept == NULL) return STW_STATUS_OK;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        if (strcmp(strchr(settings[i], '=') + 1, in->accept) != 0) continue;
+        if (in->set.n == most)
+            return stw_fail(err, STW_STATUS_USAGE, "--accept", "too many settings beside it");
+        memmove(&in->set.items[1], &in->set.items[0], in->set.n++ * sizeof in->set.items[0]);
+        in->set.items[0] = settings[i];
+        return STW_STATUS_OK;
+    }
+    return stw_fail(err, STW_STATUS_USAGE, "--accept", "found \"%.40s\", expected at_risk or fits",
+                    in->accept);
+}
+
 stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_planner_options options = {.write_lp = in->write_lp, .simulate = stw_sim_seconds};

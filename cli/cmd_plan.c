@@ -162,6 +162,8 @@ int stw_cmd_plan(int argc, char **argv) {
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;
     stw_general_apply(&general);
+    status = stw_inputs_accept(&in, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
     status = make_plan(&in, &general, emit, &code, &err);
     return status != STW_STATUS_OK ? stw_exit(status, &err) : code;
 }

@@ -136,6 +136,8 @@ int stw_cmd_simulate(int argc, char **argv) {
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;
     stw_general_apply(&general);
+    status = stw_inputs_accept(&r.in, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
     r.plan = n > 0 ? plan[0] : NULL;
     status = simulate(&r, &general, &code, &err);
     return status != STW_STATUS_OK ? stw_exit(status, &err) : code;

@@ -327,7 +327,8 @@ int stw_cmd_size(int argc, char **argv) {
         {"--jobs", "-j", "N", "rows to work on at once; default: as many as cores",
          STW_OPTION_VALUE, &r.jobs},
         {"--time-limit", NULL, "SECONDS", "limit of each plan; default 30", STW_OPTION_VALUE,
-         &r.in.time_limit}};
+         &r.in.time_limit},
+        STW_ACCEPT_OPTION(r.in)};
     const stw_usage usage = {
         "stowage",
         "size",
@@ -361,6 +362,8 @@ int stw_cmd_size(int argc, char **argv) {
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;
     stw_general_apply(&general);
+    status = stw_inputs_accept(&r.in, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
     status = size(&r, &general, &code, &err);
     return status != STW_STATUS_OK ? stw_exit(status, &err) : code;
 }

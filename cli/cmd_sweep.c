@@ -167,6 +167,7 @@ int stw_cmd_sweep(int argc, char **argv) {
          &r.jobs},
         {"--time-limit", NULL, "SECONDS", "limit of each point; default 30", STW_OPTION_VALUE,
          &r.in.time_limit},
+        STW_ACCEPT_OPTION(r.in),
         STW_SPEC_OPTIONS(r.in)};
     const stw_usage usage = {
         "stowage",
@@ -188,6 +189,8 @@ int stw_cmd_sweep(int argc, char **argv) {
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;
     stw_general_apply(&general);
+    status = stw_inputs_accept(&r.in, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
     r.keeps = has_suffix(general.output, ".json");
     return stw_exit(sweep(&r, &general, &err), &err);
 }

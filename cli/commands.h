@@ -33,7 +33,7 @@ int stw_cmd_state(int argc, char **argv);
 typedef struct stw_inputs {
     const char *model, *from, *cluster, *run;
     stw_values set;
-    const char *write_lp, *time_limit, *gap;
+    const char *write_lp, *time_limit, *gap, *accept;
 } stw_inputs;
 
 /* clang-format off */
@@ -49,7 +49,12 @@ typedef struct stw_inputs {
      STW_OPTION_ONCE, &(in).run},                                                                  \
     {"--set", NULL, "KEY=VALUE", "set a key of cluster.yaml or run.yaml; repeatable",              \
      STW_OPTION_LIST, &(in).set}
+#define STW_ACCEPT_OPTION(in)                                                                      \
+    {"--accept", NULL, "VERDICT",                                                                  \
+     "at_risk: plan to the limits themselves; default: fits, and at risk only where nothing fits", \
+     STW_OPTION_ONCE, &(in).accept}
 #define STW_INPUT_OPTIONS(in)                                                                      \
+    STW_ACCEPT_OPTION(in),                                                                         \
     STW_SPEC_OPTIONS(in),                                                                          \
     {"--write-lp", NULL, "FILE", "write the whole integer program (CPLEX LP)",                     \
      STW_OPTION_VALUE, &(in).write_lp},                                                            \
@@ -89,6 +94,8 @@ bool stw_cluster_is_node(const char *what);
 
 /** Keys of the specs that look like options: "--nodes 2" is --set nodes=2. For stw_usage.hint. */
 bool stw_inputs_hint(const char *word, char *out, size_t out_size);
+/** Make a setting of --accept, the first of all. Once, after the options are parsed. */
+STW_MUST_USE stw_status stw_inputs_accept(stw_inputs *in, stw_error *err);
 /** Read the inputs, solve and simulate. An infeasible plan is an outcome, not an error. The caller
  * frees *out. */
 STW_MUST_USE stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err);

@@ -218,6 +218,7 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
     if (candidate == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
     candidate->rows = rows;
+    candidate->excluded = false;
     candidate->plain = stw_choice_plainness(all->cost, choice);
     candidate->seconds = rows.objective_s;
     if (all->simulate != NULL) {
@@ -286,7 +287,17 @@ uint32_t stw_candidates_choose(const stw_candidates *all) {
     double most = all->list[all->fastest].seconds * (1 + STW_PLAIN_SLACK);
     uint32_t best = all->fastest;
     for (uint32_t i = 0; i < all->n; i++)
-        if (all->list[i].seconds <= most && preferred(all, &all->list[i], &all->list[best]))
+        if (!all->list[i].excluded && all->list[i].seconds <= most &&
+            preferred(all, &all->list[i], &all->list[best]))
             best = i;
     return best;
+}
+
+void stw_candidates_exclude(stw_candidates *all, uint32_t index) {
+    all->list[index].excluded = true;
+    if (all->fastest != index) return;
+    all->fastest = 0;
+    for (uint32_t i = 1; i < all->n; i++)
+        if (!all->list[i].excluded && all->list[i].seconds < all->list[all->fastest].seconds)
+            all->fastest = i;
 }

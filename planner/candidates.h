@@ -21,6 +21,7 @@ typedef struct stw_candidate {
     stw_plainness plain;
     uint64_t forward_bytes; /* walked: of the GPU in forward and backward; 0: not simulated */
     double step_s;          /* simulated */
+    bool excluded;          /* it was judged, and may not be taken */
 } stw_candidate;
 
 typedef struct stw_candidates {
@@ -56,6 +57,9 @@ STW_MUST_USE stw_status stw_candidates_walk(stw_candidates *all, const stw_choic
 double stw_candidates_fullness(const stw_candidates *all, const stw_evaluation *rows);
 /** The plainest candidate within STW_PLAIN_SLACK of the fastest. */
 uint32_t stw_candidates_choose(const stw_candidates *all);
+
+/** Take one out of what is chosen from: not the first one. */
+void stw_candidates_exclude(stw_candidates *all, uint32_t index);
 
 /** Fill the pool: the best choices of the problem with some places or policies left out, simple
  * ones, other rings, and their neighbours by the seconds that the candidates have. (families.c) */

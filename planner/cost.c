@@ -103,9 +103,29 @@ double stw_cost_over_unit(const stw_byte_row *row) {
     return (double)row->limit_bytes > gib ? (double)row->limit_bytes : gib;
 }
 
+/* Does any choice move bytes of the row while the trainer moves? */
+static bool is_trainers(const stw_cost *cost, const stw_byte_row *row) {
+    bool moves = false;
+    if (row->phase == STW_PHASE_ROLLOUT || row->phase == STW_PHASE_WEIGHT_SYNC) return false;
+    for (uint32_t p = 0; p < cost->n_places; p++) moves = moves || row->unit_bytes[p] > 0;
+    for (uint32_t a = 0; a < cost->n_acts; a++) moves = moves || row->act_bytes[a] > 0;
+    return moves;
+}
+
 void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes) {
-    for (uint32_t r = 0; r < cost->n_byte_rows; r++)
-        if (cost->byte_rows[r].tier == STW_TIER_GPU) cost->byte_rows[r].limit_bytes = limit_bytes;
+    const double filled =
+        (double)cost->job->cluster->gpu.memory_bytes * cost->job->run->placement.gpu_fill;
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
+        stw_byte_row *row = &cost->byte_rows[r];
+        if (row->tier != STW_TIER_GPU) continue;
+        row->limit_bytes =
+            is_trainers(cost, row) ? limit_bytes : stw_max_u64(limit_bytes, (uint64_t)filled);
+    }
+}
+
+void stw_cost_limit_alike(stw_cost *cost, const stw_cost *other) {
+    for (uint32_t r = 0; r < cost->n_byte_rows && r < other->n_byte_rows; r++)
+        cost->byte_rows[r].limit_bytes = other->byte_rows[r].limit_bytes;
 }
 
 /* Take up to so many bytes from what shards on the host cost a row once, of all that it had. */

@@ -162,8 +162,11 @@ double stw_cost_over_unit(const stw_byte_row *row);
 bool stw_act_barred(const stw_cost *cost, uint32_t a, const stw_bars *bars);
 /** Does the choice keep clear of what is barred? */
 bool stw_choice_keeps_bars(const stw_cost *cost, const stw_choice *choice, const stw_bars *bars);
-/** Give every GPU row this limit. */
+/** Give every GPU row this limit; those of what the trainer does not decide none below
+ * placement.gpu_fill. */
 void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes);
+/** Give all rows the limits that those of another problem of the same job have. */
+void stw_cost_limit_alike(stw_cost *cost, const stw_cost *other);
 /** What the GPU rows of forward and backward have to spare. */
 uint64_t stw_cost_spare(const stw_cost *cost);
 /** Give the GPU rows of forward and backward bytes to spare, instead of what they had. @return that

@@ -5,11 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "core/deadline.h"
 #include "plan/files/verdict.h"
 #include "planner/candidates.h"
 #include "planner/problem.h"
 #include "planner/resolve.h"
+#include "planner/risk.h"
 #include "planner/solvers.h"
 
 #define USUAL_GAP 1e-4
@@ -29,6 +31,18 @@ static const double SEARCH_SHARE = 0.7;
 /* Limits between placement.gpu_fill and the whole GPU. */
 #define FILL_STEPS 4
 
+/* Of one attempt to find a plan without risk; limits that differ by less are the same. */
+#define MOST_LIMITS 6
+static const double SAME_LIMIT = 5e-4;
+
+/* Where a limit that admits something is lower by more than this share than one that is too much,
+ * limits between them are tried so often. */
+#define MOST_RAISES 2
+static const double WIDE = 0.03;
+
+/* Candidates that are judged, the preferred one first; after them what the limit was found with. */
+#define MOST_JUDGED 6
+
 /* A plan that fills the GPU further is reported if it saves this share of an iteration. */
 static const double WORTH_TELLING = 0.01;
 
@@ -38,6 +52,7 @@ typedef struct solving {
     stw_cost *cost;
     stw_bars bars;        /* of the attempt at hand */
     uint64_t limit_bytes; /* of a GPU in it */
+    stw_risk_level level; /* of it */
     stw_choice choice, greedy;
     bool greedy_fits;
     stw_evaluation greedy_evaluation;
@@ -189,6 +204,24 @@ static stw_status tell_faster(solving *s, const stw_candidates *all, uint32_t ch
                                     iteration_s(fastest), iteration_s(here), needs, err);
 }
 
+/* The preferred candidate that the level admits; the first one is known to be so. */
+static stw_status choose_without_risk(solving *s, stw_candidates *all, uint32_t *chosen,
+                                      stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (int i = 0; i < MOST_JUDGED; i++) {
+        uint64_t excess = 0;
+        *chosen = stw_candidates_choose(all);
+        if (*chosen == 0) return STW_STATUS_OK;
+        STW_TRY(
+            stw_risk_excess(s->plan, s->cost, &all->list[*chosen].choice, s->level, &excess, err));
+        if (excess == 0) return STW_STATUS_OK;
+        stw_candidates_exclude(all, *chosen);
+    }
+    *chosen = 0;
+out:
+    return status;
+}
+
 /* Let the simulator choose between the solver's choice and others. */
 static stw_status compare_candidates(solving *s, stw_candidates *all, uint32_t *chosen,
                                      stw_error *err) {
@@ -206,21 +239,24 @@ static stw_status compare_candidates(solving *s, stw_candidates *all, uint32_t *
         s->ilp.stages[s->proof] = spared.stages[0];
     }
     if (all->simulate != NULL) s->plan->solver.simulated = all->n;
-    *chosen = stw_candidates_choose(all);
+    STW_TRY(choose_without_risk(s, all, chosen, err));
     stw_choice_copy(s->cost, &s->choice, &all->list[*chosen].choice);
     STW_TRY(tell_faster(s, all, *chosen, err));
 out:
     return status;
 }
 
-/* The same with nothing of the GPU left free: worth a line where it is much faster. */
+/* The same as far as placement.gpu_fill admits, where risk was avoided, else with nothing of the
+ * GPU left free: worth a line where it is much faster. */
 static stw_status tell_fuller(solving *s, double here_s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint64_t memory = s->plan->cluster.gpu.memory_bytes;
+    const uint64_t memory = s->plan->cluster.gpu.memory_bytes;
+    const uint64_t filled = stw_risk_gpu_limit(s->plan, STW_RISK_ANY);
+    const bool avoids = s->level != STW_RISK_ANY && s->limit_bytes < filled;
     if (s->limit_bytes >= memory) return STW_STATUS_OK;
     stw_choice fuller = stw_choice_new(s->cost, s->cost->pool);
     if (fuller.acts == NULL) return no_memory(err);
-    stw_cost_limit_gpu(s->cost, memory);
+    stw_cost_limit_gpu(s->cost, avoids ? filled : memory);
     stw_ilp_options options = {.time_limit_s = time_for(s, LATER_S),
                                .gap = 1e-3,
                                .quick = true,
@@ -241,8 +277,8 @@ static stw_status tell_fuller(solving *s, double here_s, stw_error *err) {
     char needs[160];
     snprintf(needs, sizeof needs, "%.1f%% of the GPU memory",
              100 * (double)all.list[best].rows.gpu_bytes / (double)memory);
-    STW_TRY(stw_plan_add_alternative(s->plan, "placement.gpu_fill", iteration_s(&all.list[best]),
-                                     here_s, needs, err));
+    STW_TRY(stw_plan_add_alternative(s->plan, avoids ? "placement.accept" : "placement.gpu_fill",
+                                     iteration_s(&all.list[best]), here_s, needs, err));
 out:
     stw_cost_limit_gpu(s->cost, s->limit_bytes);
     return status;
@@ -254,7 +290,7 @@ static stw_status simulate_choices(solving *s, stw_error *err) {
     uint32_t chosen = 0;
     stw_status status = compare_candidates(s, &all, &chosen, err);
     if (status == STW_STATUS_TIME_LIMIT && all.n > 0) {
-        chosen = stw_candidates_choose(&all);
+        chosen = stw_risk_is_judged(s->plan, s->level) ? 0 : stw_candidates_choose(&all);
         stw_choice_copy(s->cost, &s->choice, &all.list[chosen].choice);
     } else if (status != STW_STATUS_OK) {
         return status;
@@ -439,6 +475,118 @@ static bool has_plan(const solving *s) {
     return solved || s->greedy_fits;
 }
 
+/* What an attempt under a limit has found. */
+typedef struct found {
+    stw_choice choice, greedy;
+    bool greedy_fits;
+    stw_evaluation greedy_evaluation;
+    stw_ilp_result ilp;
+    uint64_t limit_bytes, gpu_bytes; /* gpu_bytes: of its rows */
+    uint64_t excess_bytes;
+} found;
+
+static bool is_solved(const solving *s) {
+    return s->ilp.outcome == STW_MILP_OPTIMAL || s->ilp.outcome == STW_MILP_FEASIBLE;
+}
+
+/* Solve under s->limit_bytes, and judge what is found. */
+static stw_status solve_and_judge(solving *s, found *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_evaluation rows;
+    STW_TRY(solve_once(s, err));
+    if (!has_plan(s)) return STW_STATUS_OK;
+    const stw_choice *choice = is_solved(s) ? &s->choice : &s->greedy;
+    stw_cost_evaluate(s->cost, choice, &rows);
+    out->gpu_bytes = rows.gpu_bytes;
+    out->limit_bytes = s->limit_bytes;
+    STW_TRY(stw_risk_excess(s->plan, s->cost, choice, s->level, &out->excess_bytes, err));
+out:
+    return status;
+}
+
+static void keep(const solving *s, found *out) {
+    stw_choice_copy(s->cost, &out->choice, &s->choice);
+    stw_choice_copy(s->cost, &out->greedy, &s->greedy);
+    out->greedy_fits = s->greedy_fits;
+    out->greedy_evaluation = s->greedy_evaluation;
+    out->ilp = s->ilp;
+}
+
+static void take_back(solving *s, const found *from) {
+    stw_choice_copy(s->cost, &s->choice, &from->choice);
+    stw_choice_copy(s->cost, &s->greedy, &from->greedy);
+    s->greedy_fits = from->greedy_fits;
+    s->greedy_evaluation = from->greedy_evaluation;
+    s->ilp = from->ilp;
+    s->limit_bytes = from->limit_bytes;
+    stw_cost_limit_gpu(s->cost, s->limit_bytes);
+}
+
+/* A limit was lowered by more than a choice needs: what is between it and the last one that was too
+ * much? @param least known to be admitted @param most bytes of rows that are too many */
+static stw_status raise_limit(solving *s, found *least, uint64_t most, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    keep(s, least);
+    for (int i = 0; i < MOST_RAISES && !is_over(s); i++) {
+        found now = *least;
+        if (most - stw_min_u64(least->limit_bytes, most) < stw_scaled(most, WIDE)) break;
+        s->limit_bytes = least->limit_bytes + (most - least->limit_bytes) / 2;
+        STW_TRY(solve_and_judge(s, &now, err));
+        if (!has_plan(s)) break;
+        if (now.excess_bytes > 0) {
+            most = now.gpu_bytes;
+            continue;
+        }
+        keep(s, &now);
+        *least = now;
+    }
+    take_back(s, least);
+out:
+    return status;
+}
+
+/* Blocks of two policies split an allocator's memory up more than those of one. */
+static stw_status solve_keeping_none(solving *s, found *now, stw_error *err) {
+    s->bars.acts |= 1u << STW_ACT_KEEP;
+    s->limit_bytes = stw_risk_gpu_limit(s->plan, s->level);
+    return solve_and_judge(s, now, err);
+}
+
+/* Fill the GPU as far as the level admits. Where what is reserved then is too much, so much less,
+ * and where that leaves nothing, half as much less; where that leads nowhere, without blocks that
+ * are kept. */
+static stw_status solve_without_risk(solving *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t most = stw_risk_gpu_limit(s->plan, s->level), least = 0; /* too much, too little */
+    found now = {.choice = stw_choice_new(s->cost, s->cost->pool),
+                 .greedy = stw_choice_new(s->cost, s->cost->pool)};
+    if (now.choice.acts == NULL || now.greedy.acts == NULL) return no_memory(err);
+    s->limit_bytes = most;
+    for (int i = 0; i < MOST_LIMITS; i++) {
+        STW_TRY(solve_and_judge(s, &now, err));
+        if (has_plan(s)) {
+            const bool raises = i > 0 && now.excess_bytes == 0 && !s->options->only_stage1;
+            if (raises) STW_TRY(raise_limit(s, &now, most, err));
+            if (now.excess_bytes == 0 || is_over(s)) return STW_STATUS_OK;
+            most = stw_min_u64(most, now.gpu_bytes);
+            s->limit_bytes = most + STW_COST_GUARD_BYTES;
+            s->limit_bytes -= stw_min_u64(now.excess_bytes, s->limit_bytes);
+        } else {
+            if (i == 0 || is_over(s)) return STW_STATUS_OK;
+            least = s->limit_bytes;
+        }
+        if (s->limit_bytes <= least) s->limit_bytes = least + (most - least) / 2;
+        if (most - stw_min_u64(s->limit_bytes, most) < stw_scaled(most, SAME_LIMIT)) break;
+    }
+    STW_TRY(solve_keeping_none(s, &now, err));
+    if (has_plan(s) && now.excess_bytes == 0) return STW_STATUS_OK;
+    s->greedy_fits = false;
+    s->ilp.outcome = STW_MILP_INFEASIBLE;
+out:
+    s->bars.acts = has_plan(s) ? s->bars.acts : 0;
+    return status;
+}
+
 /* Fill the GPU to placement.gpu_fill; where that fits nothing, no further than it has to be, in
  * FILL_STEPS steps to its whole memory. */
 static stw_status solve_filling(solving *s, stw_error *err) {
@@ -456,22 +604,37 @@ out:
     return status;
 }
 
-/* A GPU filled to the last MiB runs out of memory for reasons that no plan sees. And state goes to
- * a disk, which is slow and wears, only where there is no other room for it, or on request. */
-static stw_status solve_calmly(solving *s, stw_error *err) {
+/* One level of risk. State goes to a disk, which is slow and wears, only where there is no other
+ * room for it, or on request. @param barred places that are no option */
+static stw_status solve_level(solving *s, uint32_t barred, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_plan *plan = s->plan;
     bool asked =
         plan->run.placement.moments == STW_TIER_NVME || plan->run.placement.master == STW_TIER_NVME;
-    const uint32_t nvme = asked ? 0 : places_on_nvme(s->cost),
-                   streamed = places_streamed(plan, s->cost);
-    const uint32_t bars[] = {nvme | streamed, streamed, nvme, 0};
+    const uint32_t bars[] = {barred | (asked ? 0 : places_on_nvme(s->cost)), barred};
+    stw_risk_limit_nodes(plan, s->level, s->cost);
     for (size_t i = 0; i < sizeof bars / sizeof bars[0]; i++) {
         if (i > 0 && bars[i] == s->bars.places) continue;
         s->bars.places = bars[i];
-        STW_TRY(solve_filling(s, err));
+        STW_TRY(s->level == STW_RISK_ANY ? solve_filling(s, err) : solve_without_risk(s, err));
         if (has_plan(s)) break;
     }
+out:
+    return status;
+}
+
+/* A plan at risk is taken where none fits, or on request; one whose update the framework lacks
+ * where there is no other. */
+static stw_status solve_calmly(solving *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint32_t streamed = places_streamed(s->plan, s->cost);
+    for (int i = 0; i < (streamed != 0 ? 2 : 1); i++)
+        for (s->level = stw_risk_first(&s->plan->run);; s->level++) {
+            if (stw_risk_differs(s->plan, s->level))
+                STW_TRY(solve_level(s, i == 0 ? streamed : 0, err));
+            if (has_plan(s) || is_over(s)) return STW_STATUS_OK;
+            if (s->level == STW_RISK_ANY) break;
+        }
 out:
     return status;
 }

@@ -64,14 +64,16 @@ void stw_verdict_headline(const stw_plan *plan, const char *machine, stw_text *o
     }
 }
 
+/* Said where it was tried and helps. */
+static const char *remedy_of(const stw_plan *plan) {
+    return stw_plan_segments_help(plan) ? " Try --set allocator.expandable_segments=true." : "";
+}
+
 static void tell_torn(const stw_plan *plan, const stw_risk *r, char *out, size_t out_size) {
     snprintf(out, out_size,
              "In %s torch's allocator has split the GPU's memory up and finds no room for %s, "
              "although all bytes fit.%s",
-             stw_phase_name(r->phase), stw_word_gib(r->bytes).text,
-             plan->run.allocator.expandable_segments
-                 ? ""
-                 : " Try --set allocator.expandable_segments=true.");
+             stw_phase_name(r->phase), stw_word_gib(r->bytes).text, remedy_of(plan));
 }
 
 static void tell_retries(const stw_plan *plan, const stw_risk *r, char *out, size_t out_size) {
@@ -79,9 +81,7 @@ static void tell_retries(const stw_plan *plan, const stw_risk *r, char *out, siz
         out, out_size,
         "In %s what torch's allocator reserves reaches the GPU's memory: it gives cached memory "
         "back and tries again, and a run whose order of allocations differs may find no room.%s",
-        stw_phase_name(r->phase),
-        plan->run.allocator.expandable_segments ? ""
-                                                : " Try --set allocator.expandable_segments=true.");
+        stw_phase_name(r->phase), remedy_of(plan));
 }
 
 static void tell_margin(const stw_plan *plan, const stw_risk *r, const char *what, char *out,
@@ -92,7 +92,7 @@ static void tell_margin(const stw_plan *plan, const stw_risk *r, const char *wha
              "which here is %s of %s.%s",
              what, plan->job->engine->spec.name, reserved ? "reserved" : "held", 100 * r->margin,
              stw_word_gib(r->most_bytes).text, stw_word_gib(r->limit_bytes).text,
-             reserved ? " Try --set allocator.expandable_segments=true." : "");
+             reserved ? remedy_of(plan) : "");
 }
 
 static void tell_full(const stw_plan *plan, const stw_risk *r, const char *what, char *out,
@@ -124,7 +124,10 @@ static void tell_alarm(const stw_risk *r, char *out, size_t out_size) {
 bool stw_verdict_reason(const stw_plan *plan, uint32_t i, char *out, size_t out_size) {
     stw_risk risks[STW_MAX_RISKS];
     char what[64];
-    if (i >= stw_plan_risks(plan, 0, risks)) return false;
+    const uint32_t n = stw_plan_risks(plan, 0, risks);
+    if (i == n && n > 0 && !stw_verdict_accepts_risk(&plan->run))
+        snprintf(out, out_size, "No plan without risk was found for these settings.");
+    if (i >= n) return i == n && n > 0 && !stw_verdict_accepts_risk(&plan->run);
     const stw_risk *r = &risks[i];
     stw_resource_name_words(r->resource, what, sizeof what);
     what[0] = (char)toupper((unsigned char)what[0]);

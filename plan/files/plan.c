@@ -125,10 +125,11 @@ static uint64_t allocator_bytes(const stw_plan *plan, uint32_t k) {
     return capacity > others ? capacity - others : 1;
 }
 
-/* What torch's allocator reserves on a kind of rank; nothing for an engine with an arena. */
-static stw_status replay(stw_plan *plan, uint32_t k, stw_error *err) {
+/* What torch's allocator reserves on a kind of rank; nothing for an engine with an arena.
+ * @param device_bytes for its segments; 0: no limit */
+static stw_status replay(stw_plan *plan, uint32_t k, uint64_t device_bytes, stw_error *err) {
     const stw_allocator_settings settings = {
-        .device_bytes = allocator_bytes(plan, k),
+        .device_bytes = device_bytes,
         .expandable_segments = plan->run.allocator.expandable_segments,
         .max_split_bytes = plan->run.allocator.max_split_bytes,
         .roundup_power2_divisions = (uint32_t)plan->run.allocator.roundup_power2_divisions};
@@ -229,8 +230,24 @@ const char *stw_plan_streamed_note(const stw_plan *plan) {
 stw_status stw_plan_replay(stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
-        STW_TRY(replay(plan, k, err));
+        STW_TRY(replay(plan, k, allocator_bytes(plan, k), err));
         stw_plan_show_peaks(plan, k);
+    }
+out:
+    return status;
+}
+
+stw_status stw_plan_replay_freely(stw_plan *plan, uint64_t *over_bytes, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    *over_bytes = 0;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        const uint64_t room = allocator_bytes(plan, k);
+        STW_TRY(replay(plan, k, 0, err));
+        stw_plan_show_peaks(plan, k);
+        for (int p = 0; p < STW_N_PHASES; p++) {
+            const uint64_t reserved = plan->replayed[k].most[p].reserved_bytes;
+            if (reserved > room) *over_bytes = stw_max_u64(*over_bytes, reserved - room);
+        }
     }
 out:
     return status;

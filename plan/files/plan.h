@@ -161,6 +161,10 @@ STW_MUST_USE stw_status stw_plan_derive_bytes(stw_plan *plan, stw_error *err);
 /** Make plan->replayed and plan->shown: what torch's allocator reserves. The two above do it,
  * unless plan->walk_alone. */
 STW_MUST_USE stw_status stw_plan_replay(stw_plan *plan, stw_error *err);
+/** The same on GPUs without a limit. @param over_bytes out, by which what is reserved exceeds the
+ * GPU's; where it does not, no allocation is tried twice */
+STW_MUST_USE stw_status stw_plan_replay_freely(stw_plan *plan, uint64_t *over_bytes,
+                                               stw_error *err);
 /** Make plan->shown of one kind from plan->peaks (again). */
 void stw_plan_show_peaks(stw_plan *plan, uint32_t kind);
 /** Peaks of the trainer alone, as runs measure them: those of the plan where it has no other role.

@@ -129,32 +129,85 @@ static void find_gpu_margin(const stw_plan *plan, uint32_t home, stw_risk_kind k
     if (worst.most_bytes > worst.limit_bytes) add(out, worst);
 }
 
-/* Limits that are all but reached; of the host also by what runs were measured to hold. */
+/* The most of a resource without each of the risks of a limit that is all but reached, and by what
+ * runs were measured to hold of the host. */
+typedef struct safe_bytes {
+    uint64_t alarm, full, margin;
+} safe_bytes;
+
+static uint64_t part_of(uint64_t limit, double part) {
+    return limit == STW_UNLIMITED ? limit : (uint64_t)((double)limit * part);
+}
+
+static safe_bytes safe_bytes_of(const stw_plan *plan, int r, uint64_t limit_bytes,
+                                double host_margin) {
+    const bool alarms = r == HOST && !(plan->cluster.host.kill_share < 1);
+    const bool host = r == HOST || r == PAGE_LOCKED;
+    return (safe_bytes){
+        .alarm = alarms ? part_of(plan->cluster.host.memory_bytes, STW_HOST_ALARM) : STW_UNLIMITED,
+        .full = part_of(limit_bytes, STW_RISK_SHARE),
+        .margin = host ? part_of(limit_bytes, 1 / (1 + host_margin)) : STW_UNLIMITED};
+}
+
+uint64_t stw_plan_safe_bytes(const stw_plan *plan, stw_tier tier, bool page_locked) {
+    const int r = tier == STW_TIER_GPU    ? GPU
+                  : tier == STW_TIER_NVME ? NVME
+                  : page_locked           ? PAGE_LOCKED
+                                          : HOST;
+    const uint64_t limits[N_RESOURCES] = {stw_plan_gpu_capacity(plan), stw_plan_host_capacity(plan),
+                                          plan->cluster.host.page_lock_limit_bytes,
+                                          plan->cluster.nvme.capacity_bytes};
+    const safe_bytes safe = safe_bytes_of(plan, r, limits[r], stw_plan_margins(plan).host);
+    return stw_min_u64(stw_min_u64(safe.alarm, safe.full), safe.margin);
+}
+
+/* What is above these bytes. */
 static void find_full(const stw_plan *plan, const use *uses, double host_margin, risk_list *out) {
     const uint64_t memory = plan->cluster.host.memory_bytes;
     for (int r = 0; r < N_RESOURCES; r++) {
         const use *u = &uses[r];
-        const double filled = share(u->bytes, u->limit_bytes);
+        const safe_bytes safe = safe_bytes_of(plan, r, u->limit_bytes, host_margin);
         stw_risk risk = {.kind = STW_RISK_FULL,
                          .resource = resources[r],
                          .phase = u->phase,
                          .bytes = u->bytes,
                          .most_bytes = u->bytes,
                          .limit_bytes = u->limit_bytes};
-        if (r == HOST && !(plan->cluster.host.kill_share < 1) &&
-            share(u->bytes, memory) > STW_HOST_ALARM) {
+        if (u->bytes > safe.alarm) {
             risk.kind = STW_RISK_ALARM;
             risk.limit_bytes = memory;
             add(out, risk);
-        } else if (filled > STW_RISK_SHARE) {
+        } else if (u->bytes > safe.full) {
             add(out, risk);
-        } else if ((r == HOST || r == PAGE_LOCKED) && filled * (1 + host_margin) > 1.0) {
+        } else if (u->bytes > safe.margin) {
             risk.kind = STW_RISK_MARGIN;
             risk.margin = host_margin;
             risk.most_bytes = stw_plus(u->bytes, stw_scaled(u->bytes, host_margin));
             add(out, risk);
         }
     }
+}
+
+stw_status stw_plan_gpu_excess(stw_plan *plan, uint64_t *bytes, stw_error *err) {
+    const stw_margins margins = stw_plan_margins(plan);
+    const double reserved = plan->run.allocator.expandable_segments ? 0 : margins.reserved;
+    stw_risk risks[2];
+    risk_list list = {risks, 0};
+    use uses[N_RESOURCES];
+    stw_status status = stw_plan_replay_freely(plan, bytes, err);
+    if (status != STW_STATUS_OK) return status;
+    if (!plan->run.allocator.expandable_segments)
+        find_gpu_margin(plan, 0, STW_RISK_RESERVED, reserved, &list);
+    find_gpu_margin(plan, 0, STW_RISK_MARGIN, margins.gpu, &list);
+    for (uint32_t i = 0; i < list.n; i++) /* a byte less is a margin less, too */
+        *bytes =
+            stw_max_u64(*bytes, (uint64_t)((double)(risks[i].most_bytes - risks[i].limit_bytes) /
+                                           (1 + risks[i].margin)) +
+                                    1);
+    find_uses(plan, 0, uses);
+    const uint64_t safe = stw_plan_safe_bytes(plan, STW_TIER_GPU, false);
+    if (uses[GPU].bytes > safe) *bytes = stw_max_u64(*bytes, uses[GPU].bytes - safe);
+    return STW_STATUS_OK;
 }
 
 static bool is_avoidable(const stw_risk *risk) {
@@ -174,6 +227,24 @@ uint32_t stw_plan_risks(const stw_plan *plan, uint32_t home, stw_risk *out) {
         find_gpu_margin(plan, home, STW_RISK_MARGIN, margins.gpu, &list);
     find_full(plan, uses, margins.host, &list);
     return list.n;
+}
+
+bool stw_plan_segments_help(const stw_plan *plan) {
+    stw_plan other = *plan;
+    stw_risk risks[STW_MAX_RISKS];
+    const uint32_t kinds = plan->job->n_kinds;
+    if (plan->run.allocator.expandable_segments || plan->replayed == NULL) return false;
+    other.pool = stw_pool_new();
+    if (other.pool == NULL) return false;
+    other.run.allocator.expandable_segments = true;
+    other.replayed = stw_pool_array(other.pool, kinds, sizeof *other.replayed);
+    other.shown = stw_pool_array(other.pool, kinds, sizeof *other.shown);
+    bool helps = other.replayed != NULL && other.shown != NULL &&
+                 stw_plan_replay(&other, NULL) == STW_STATUS_OK;
+    const uint32_t n = helps ? stw_plan_risks(&other, 0, risks) : 0;
+    for (uint32_t i = 0; i < n; i++) helps = helps && risks[i].resource != resources[GPU];
+    stw_pool_free(other.pool);
+    return helps;
 }
 
 /* ---- the verdict ---- */
@@ -214,6 +285,10 @@ void stw_plan_judge(stw_plan *plan) {
     plan->verdict = stw_plan_bytes_verdict(plan);
     if (plan->verdict != STW_VERDICT_DOES_NOT_FIT && stw_plan_is_partial(plan))
         plan->verdict = STW_VERDICT_UNKNOWN;
+}
+
+bool stw_verdict_accepts_risk(const stw_run_spec *run) {
+    return run->placement.accept_risk || run->placement.gpu_fill > STW_RISK_SHARE;
 }
 
 stw_status stw_verdict_status(stw_verdict verdict) {

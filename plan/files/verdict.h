@@ -58,6 +58,13 @@ bool stw_plan_is_torn(const stw_plan *plan);
 /** Are peaks those of the state alone? */
 bool stw_plan_is_partial(const stw_plan *plan);
 
+/** Would the plan's GPUs be without risk with expandable segments? It is replayed with them. */
+bool stw_plan_segments_help(const stw_plan *plan);
+
+/** Does a run ask for plans that may be at risk: by placement.accept, or a placement.gpu_fill above
+ * what a plan that fits fills? */
+bool stw_verdict_accepts_risk(const stw_run_spec *run);
+
 /** Set plan->verdict. */
 void stw_plan_judge(stw_plan *plan);
 /** The verdict on the nodes of a role alone. @param home a role with nodes of its own, 0: the
@@ -68,6 +75,15 @@ stw_verdict stw_plan_bytes_verdict(const stw_plan *plan);
 /** The same without what expandable segments avoid, which cost nothing (RETRIES, RESERVED): for
  * searches of changes that cost something. */
 stw_verdict stw_plan_trial_verdict(const stw_plan *plan);
+/** The most bytes of a resource on a node with which a plan fits by that resource; of the GPU by
+ * what is allocated alone. STW_UNLIMITED: any. @param page_locked of the host's */
+uint64_t stw_plan_safe_bytes(const stw_plan *plan, stw_tier tier, bool page_locked);
+/** By how many bytes the trainer's GPUs are over what a plan that fits may hold: of reserved bytes
+ * with their margin, of allocated bytes with theirs, of the whole GPU. The allocator is replayed as
+ * on a GPU without a limit, so that it is known by how much a limit is missed: plan->replayed and
+ * plan->shown are then no more those of the plan. @param plan derived, with or without a replay
+ * @param bytes out, 0: nothing of a GPU puts it at risk */
+STW_MUST_USE stw_status stw_plan_gpu_excess(stw_plan *plan, uint64_t *bytes, stw_error *err);
 /** Those of the plan's engine; zeros: none. */
 stw_margins stw_plan_margins(const stw_plan *plan);
 

@@ -173,6 +173,7 @@ typedef struct stw_run_spec {
         uint32_t activations;                    /* stw_act or STW_AUTO */
         uint32_t nvme_copies; /* 1: state on NVMe is written in place; 2: the last step stays */
         double gpu_fill;      /* share of a GPU's memory that a plan fills, where it can do so */
+        bool accept_risk;     /* plans may be at risk though others fit */
     } placement;
     struct {
         bool params, grads, moments;

@@ -33,6 +33,7 @@ static const stw_spec_word role_tiers[] = {
 static const stw_spec_word auto_bools[] = {
     {"auto", STW_AUTO, NULL}, {"true", true, NULL}, {"false", false, NULL}, END};
 static const stw_spec_word auto_name[] = {{"auto", 0, NULL}, END};
+static const stw_spec_word accepted[] = {{"fits", false, NULL}, {"at_risk", true, NULL}, END};
 static const stw_spec_word masters[] = {{"none", false, NULL}, {"fp32", true, NULL}, END};
 static const stw_spec_word backs[] = {
     {"optimizer_step", false, NULL}, {"forward_backward", true, NULL}, END};
@@ -370,6 +371,9 @@ static const stw_spec_row rows_before[] = {
     {RATIO("placement.gpu_fill"), AT(placement.gpu_fill), .fallback = "0.98",
      .note = "share of the GPU memory that is filled if a plan with no more exists",
      BOUNDS(0.5, 1)},
+    {WORDS("placement.accept", accepted), AT(placement.accept_risk), .fallback = "fits",
+     .note = "fits: a plan at risk is taken only where none fits | at_risk: plan to "
+             "placement.gpu_fill and the limits of nodes, as a gpu_fill above 98% does, too"},
     {COUNT("placement.nvme_copies"), AT(placement.nvme_copies), .fallback = "1",
      .note = "1: written in place; 2: the last step survives a crash (run --keep-state), at twice "
              "the space",
