@@ -1,0 +1,55 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A plan that is meant to fit is planned to fit, with reserved bytes, margins and the host's limits; --accept at_risk plans to the old limits.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+export COLUMNS=0
+plan() { name=$1; shift; code=0; "$STOWAGE" plan -v "$@" -o "$name.json" >"$name.txt" 2>/dev/null || code=$?; }
+seconds() { sed -n '/^  "time_s"/,/}/s/^ *"iteration": *\([0-9.e-]*\),\{0,1\}$/\1/p' "$1.json"; }
+verdict() { sed -n 's/^  "verdict": "\([a-z_]*\)".*/\1/p' "$1.json"; }
+slower() { awk -v a="$(seconds "$1")" -v b="$(seconds "$2")" -v most="$3" 'BEGIN { exit !(a > b && a < b * (1 + most)) }'; }
+
+# engines of frameworks fit where a plan to 98% of allocated bytes is at risk, for a little more time
+set -- fsdp2 "Qwen3-8B --set batch.seq_len=16384" deepspeed "Qwen3-14B --set batch.seq_len=8192" \
+    megatron "Qwen3-14B --set batch.seq_len=8192 --set batch.micro_batch=2 --set parallel.tp=4 --set parallel.sequence_parallel=true"
+while [ $# -gt 0 ]; do
+    run="--cluster h100-80g-x8 --set engine=$1 --model $2"
+    plan calm $run
+    [ $code = 0 ] && [ "$(verdict calm)" = fits ] || fail "$1: exit code $code, $(head -n 4 calm.txt)"
+    plan full $run --accept at_risk
+    [ $code = 9 ] && [ "$(verdict full)" = at_risk ] || fail "$1, --accept at_risk: exit code $code"
+    slower calm full 0.15 || fail "$1: $(seconds calm) s, at risk $(seconds full) s"
+    grep -q '"rule": "placement.accept"' calm.json || fail "$1: what the headroom costs is not told"
+    ! grep -q "No plan without risk" full.txt || fail "$1: a plan that was asked for is no last resort"
+    shift 2
+done
+
+# the key of run.yaml is the same, for sweeps, too
+printf 'engine: deepspeed\nplacement: {accept: at_risk}\n' >run.yaml
+plan key --model Qwen3-14B --cluster h100-80g-x8 --set batch.seq_len=8192 --run run.yaml
+[ $code = 9 ] || fail "placement.accept in run.yaml: exit code $code"
+for accept in fits at_risk; do
+    "$STOWAGE" sweep --model Qwen3-14B --cluster h100-80g-x8 --set engine=deepspeed --vary batch.seq_len=8192 --accept $accept -o $accept.csv >sweep.txt 2>&1 ||
+        fail "sweep: $(cat sweep.txt)"
+    grep -q "^8192,$accept," $accept.csv || fail "sweep --accept $accept: $(cat $accept.csv)"
+done
+code=0
+"$STOWAGE" plan --model Qwen3-0.6B --cluster h100-80g-x8 --accept never >never.txt 2>&1 || code=$?
+[ $code = 2 ] && grep -q 'found "never", expected at_risk or fits' never.txt || fail "--accept never: exit $code: $(cat never.txt)"
+
+# nothing fits without risk: at risk, and said so; a remedy is named only where it helps
+plan none --model Qwen3-32B --cluster h100-80g-x8 --set engine=fsdp2
+[ $code = 9 ] || fail "32B: exit code $code"
+grep -q "No plan without risk was found" none.txt || fail "32B: it is not said that none was found"
+! grep -q "Try --set allocator.expandable_segments" none.txt || fail "32B: a remedy that does not help"
+plan segments --model Qwen3-32B --cluster a100-80g-x8 --set engine=megatron --set batch.seq_len=16384 --set parallel.tp=4 \
+    --set parallel.sequence_parallel=true --set parallel.pp=2
+[ $code = 9 ] && grep -q "Try --set allocator.expandable_segments=true" segments.txt || fail "exit code $code: no remedy"
+plan helped --model Qwen3-32B --cluster a100-80g-x8 --set engine=megatron --set batch.seq_len=16384 --set parallel.tp=4 \
+    --set parallel.sequence_parallel=true --set parallel.pp=2 --set allocator.expandable_segments=true
+[ $code = 0 ] || fail "the remedy does not help: exit code $code"
+
+# two policies of blocks tear the allocator's memory, one fits
+plan one --model Qwen3-32B --cluster h100-80g-x8 --set engine=fsdp2 --set node.gpus=6
+[ $code = 0 ] || fail "6 GPUs, as with recompute.granularity=full: exit code $code"
+
+echo "accept: ok"
