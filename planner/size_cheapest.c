@@ -15,14 +15,15 @@
 #define ACCUMULATION "batch.grad_accumulation="
 #define MOST_OFFERS 160u
 #define MOST_FOUND 3u   /* layouts of a search that are planned on other counts */
-#define MOST_ROUNDS 2u  /* searches of an engine's layouts */
+#define MOST_ROUNDS 2u  /* searches of an engine's layouts, where one serves many counts */
 #define MOST_BETWEEN 6u /* counts between powers of two */
 #define MOST_WHOLE 4u   /* plans to the end */
 
 /* Of GPU-hours. SAME: fewer GPUs are taken instead; SLACK: rows may be above the simulated seconds
  * by that share; FLAT: between counts that differ by less nothing is looked for; LARGE: where the
- * best computes for a smaller part of its time, another engine is tried. */
-static const double SAME = 0.01, SLACK = 0.02, FLAT = 0.02, LARGE = 1.3;
+ * best computes for a smaller part of its time, another engine is tried; FAR: of seconds, over
+ * which the way to a better layout may lead. */
+static const double FAR = 1.25, SAME = 0.01, SLACK = 0.02, FLAT = 0.02, LARGE = 1.3;
 
 typedef struct offer {
     uint32_t at;
@@ -191,7 +192,7 @@ out:
 
 /* ---- layouts ---- */
 
-/* All keys of a layout that nobody has given. What is faster than the best so far is planned. */
+/* All keys of a layout that nobody has given. Those near the best so far are planned. */
 static stw_status search_layouts(hunt *h, uint32_t at, const char *engine, stw_error *err) {
     stw_size_search *s = h->s;
     stw_status status = STW_STATUS_OK;
@@ -199,7 +200,7 @@ static stw_status search_layouts(hunt *h, uint32_t at, const char *engine, stw_e
     stw_layout_search found;
     stw_error why = STW_ERROR_INIT;
     const stw_point_options how = {
-        .time_limit_s = s->options->time_limit_s, .quick = true, .most_s = most_s_at(h, at)};
+        .time_limit_s = s->options->time_limit_s, .quick = true, .most_s = FAR * most_s_at(h, at)};
     const char *settings[STW_SIZE_MOST_SETTINGS];
     size_t n;
     stw_size_go(s, at);
@@ -263,6 +264,13 @@ static stw_status hunt_layouts(hunt *h, const char *engine, stw_error *err) {
         STW_TRY(search_layouts(h, at, engine, err));
         best = best_of(h, engine, at);
         if (best != NO_OFFER) STW_TRY(look_everywhere(h, engine, h->list[best].layout, err));
+    }
+    /* how far experts are spread depends on the count */
+    for (uint32_t at = h->from; engine[0] == '\0' && !h->ends_at_bound && at < h->to;) {
+        at = next_of_grid(h, at);
+        bool again = at + 1 < (h->s->node.gpus > 0 ? h->s->node.gpus : 1);
+        for (uint32_t i = 0; i < n; i++) again = again || searched[i] == at;
+        if (!again) STW_TRY(search_layouts(h, at, engine, err));
     }
     STW_TRY(look_between(h, engine, err));
 out:
