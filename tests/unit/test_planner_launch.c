@@ -253,7 +253,7 @@ static void processes_of_the_environment(void) {
     }
     static const char *const several = "if [ -n \"$X\" ]; then\n" RUN "\nelse\n" RUN "--bf16\nfi\n";
     stw_import import;
-    CHECK_FAILS(parse(several, &import, err), STW_STATUS_BAD_INPUT, "keep one");
+    CHECK_FAILS(parse(several, &import, err), STW_STATUS_BAD_INPUT, "in lines 2");
     stw_import_free(&import);
 }
 
@@ -322,7 +322,45 @@ static void duplicates_are_refused(void) {
     stw_import_free(&import);
 }
 
-STW_TEST_MAIN("planner launch", {"scripts are read", scripts_are_read},
+/* ---- several commands ---- */
+
+#define TRAINS                                                                                     \
+    "pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 "    \
+    "--max-position-embeddings 128 --micro-batch-size 1 --vocab-size 512 "
+
+static void one_of_several_is_named(void) {
+    const char *text = "if [ ! -f done ]; then\n  torchrun " TRAINS "--save a\nfi\n"
+                       "torchrun " TRAINS "--load a --micro-batch-size 2\n"
+                       "python tools/report.py --num-layers 2\n";
+    stw_import import;
+    CHECK_FAILS(stw_import_parse("megatron", "a/s.sh", text, strlen(text), &import, err),
+                STW_STATUS_BAD_INPUT,
+                "lines 2 (torchrun pretrain_gpt.py), 4 (torchrun pretrain_gpt.py)");
+    stw_import_free(&import);
+    CHECK_OK(stw_import_parse("megatron", "a/s.sh:2", text, strlen(text), &import, err));
+    CU_ASSERT_STRING_EQUAL(import.path, "a/s.sh");
+    CU_ASSERT_STRING_EQUAL(stw_import_place(&import), "a/s.sh:2");
+    CU_ASSERT_PTR_NOT_NULL(stw_flags_find(&import.flags, "save"));
+    stw_import_free(&import);
+    CHECK_FAILS(stw_import_parse("megatron", "a/s.sh:3", text, strlen(text), &import, err),
+                STW_STATUS_BAD_INPUT, "no command that trains");
+    stw_import_free(&import);
+    text = "for i in 1 2; do torchrun " TRAINS "|| continue; done\ntorchrun " TRAINS "\n";
+    CHECK_OK(stw_import_parse("megatron", "s.sh", text, strlen(text), &import, err));
+    stw_import_free(&import);
+    text = "torchrun " TRAINS "; torchrun " TRAINS "--bf16\n";
+    CHECK_FAILS(stw_import_parse("megatron", "s.sh", text, strlen(text), &import, err),
+                STW_STATUS_BAD_INPUT, "2 commands that train");
+    stw_import_free(&import);
+    text = "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 2}, \"bf16\": "
+           "{\"enabled\": true}}";
+    CHECK_FAILS(stw_import_parse("deepspeed", "ds.json:1", text, strlen(text), &import, err),
+                STW_STATUS_USAGE, "no script");
+    stw_import_free(&import);
+}
+
+STW_TEST_MAIN("planner launch", {"one of several is named", one_of_several_is_named},
+              {"scripts are read", scripts_are_read},
               {"open scripts are refused", open_scripts_are_refused},
               {"open settings of verl are refused", open_settings_of_verl_are_refused},
               {"open flags of swift are refused", open_flags_of_swift_are_refused},

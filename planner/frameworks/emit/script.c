@@ -382,8 +382,8 @@ static bool is_meant(editing *d, const stw_text *text) {
     const stw_import *before = d->e->import;
     stw_import now = {.pool = NULL};
     stw_error ignored = STW_ERROR_INIT;
-    const stw_status status =
-        stw_import_parse(d->framework, before->path, text->data, text->length, &now, &ignored);
+    const stw_status status = stw_import_parse(d->framework, stw_import_place(before), text->data,
+                                               text->length, &now, &ignored);
     if (status == STW_STATUS_NO_MEMORY) no_memory(d);
     bool same = status == STW_STATUS_OK;
     same = same && same_flags(d, &now) && same_gpus(d, &now) &&
@@ -460,8 +460,8 @@ void stw_emit_check_command(stw_emission *e, const char *framework, const stw_te
             "command");
         return;
     }
-    const stw_status status =
-        stw_import_parse(framework, import->path, text->data, text->length, &now, &ignored);
+    const stw_status status = stw_import_parse(framework, stw_import_place(import), text->data,
+                                               text->length, &now, &ignored);
     if (status == STW_STATUS_NO_MEMORY) no_memory(d);
     /* what cannot be read is refused where it is read back */
     if (status == STW_STATUS_OK && !is_kept(d, &now)) {

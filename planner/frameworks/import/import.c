@@ -53,6 +53,14 @@ bool stw_import_is(const char *what) {
     return what[n] == ':' && framework_of(what, n) != NULL;
 }
 
+/* The length of :LINE at the end of a path; 0: none. */
+static size_t line_length(const char *path) {
+    const char *colon = strrchr(path, ':');
+    const size_t n = colon != NULL ? strlen(colon + 1) : 0;
+    if (n == 0 || n > 7 || colon == path || strspn(colon + 1, "0123456789") != n) return 0;
+    return strtol(colon + 1, NULL, 10) > 0 ? n + 1 : 0;
+}
+
 stw_status stw_import_parse(const char *name, const char *path, const char *text, size_t length,
                             stw_import *out, stw_error *err) {
     const framework *from = framework_of(name, strlen(name));
@@ -62,14 +70,25 @@ stw_status stw_import_parse(const char *name, const char *path, const char *text
                         name);
     out->pool = stw_pool_new();
     out->dashes = "--";
-    if (out->pool != NULL) out->path = stw_pool_string(out->pool, path);
+    const size_t named = strlen(path) - line_length(path);
+    if (named < strlen(path)) out->line = atoi(path + named + 1);
+    if (out->pool != NULL) out->path = stw_pool_printf(out->pool, "%.*s", (int)named, path);
     char *copy = out->path != NULL ? stw_pool_alloc(out->pool, length + 1) : NULL;
     if (copy == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
     memcpy(copy, text, length);
     copy[length] = '\0';
     out->text = copy;
     out->text_length = length;
-    return from->read(text, length, out, err);
+    const stw_status status = from->read(text, length, out, err);
+    if (status == STW_STATUS_OK && out->line > 0 && !out->line_is_read)
+        return stw_fail(err, STW_STATUS_USAGE, path,
+                        "this file is no script; name it without a line");
+    return status;
+}
+
+const char *stw_import_place(const stw_import *import) {
+    if (import->line == 0) return import->path;
+    return stw_pool_printf(import->pool, "%s:%d", import->path, import->line);
 }
 
 stw_status stw_import_read(const char *what, stw_import *out, stw_error *err) {
@@ -81,7 +100,12 @@ stw_status stw_import_read(const char *what, stw_import *out, stw_error *err) {
     if (!stw_import_is(what) || *path == '\0')
         return stw_fail(err, STW_STATUS_USAGE, "--from",
                         "found \"%.60s\", expected FRAMEWORK:FILE with " EXPECTED, what);
-    stw_status status = stw_file_read(path, MAX_BYTES, &text, &length, err);
+    char file[4096];
+    const size_t named = strlen(path) - line_length(path);
+    if (named >= sizeof file)
+        return stw_fail(err, STW_STATUS_USAGE, "--from", "found a path of more than 4095 bytes");
+    snprintf(file, sizeof file, "%.*s", (int)named, path);
+    stw_status status = stw_file_read(file, MAX_BYTES, &text, &length, err);
     if (status == STW_STATUS_OK)
         status =
             stw_import_parse(framework_of(what, n)->name, path, text, (size_t)length, out, err);

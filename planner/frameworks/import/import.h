@@ -48,7 +48,9 @@ typedef struct stw_import_derived {
 typedef struct stw_import {
     stw_pool *pool;
     const char *path;
-    const char *text; /* of the file */
+    int line;          /* of a word of the command that is read, FRAMEWORK:FILE:LINE; 0: any */
+    bool line_is_read; /* the file is a script, of which such a command is taken */
+    const char *text;  /* of the file */
     size_t text_length;
     const char *dashes; /* before the names of flags: "--" or "" */
     char *config;       /* of the model, JSON; NULL: `model` names it */
@@ -92,15 +94,19 @@ bool stw_import_is(const char *what);
 const char *stw_import_defaults(const char *what);
 /** Does the file say which model it is? */
 bool stw_import_has_model(const stw_import *import);
-/** Read "FRAMEWORK:FILE". BAD_INPUT: contradictions, values that are no numbers, flags without
- * which there is no model. NOT_BUILT_IN: flags of which nothing that is planned would be true.
- * *out is valid (maybe empty) in any case; free with stw_import_free. */
+/** Read "FRAMEWORK:FILE" or, of a script, "FRAMEWORK:FILE:LINE". BAD_INPUT: contradictions, values
+ * that are no numbers, flags without which there is no model. NOT_BUILT_IN: flags of which nothing
+ * that is planned would be true. *out is valid (maybe empty) in any case; free with
+ * stw_import_free. */
 STW_MUST_USE stw_status stw_import_read(const char *what, stw_import *out, stw_error *err);
-/** The same of bytes that are in memory. @param path of the file, for errors and names */
+/** The same of bytes that are in memory. @param path of the file, or PATH:LINE, for errors, names
+ * and files beside it */
 STW_MUST_USE stw_status stw_import_parse(const char *framework, const char *path, const char *text,
                                          size_t length, stw_import *out, stw_error *err);
 void stw_import_free(stw_import *import);
 
+/** The path with its line, as stw_import_parse takes it. NULL: out of memory */
+const char *stw_import_place(const stw_import *import);
 /** The model, and the settings that follow from it. The caller frees it.
  * @param model what to open in place of the one that the file names; NULL: that one, by its name in
  * the zoo. USAGE if there is neither, or both a config and `model`. */

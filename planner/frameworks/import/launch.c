@@ -120,15 +120,56 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
     }
 }
 
+stw_status stw_launch_find(stw_import *import, const char *text, size_t length,
+                           bool (*wanted)(const stw_shell_word *words, size_t n), stw_shell *out,
+                           stw_error *err) {
+    import->line_is_read = true;
+    out->pool = import->pool;
+    return stw_shell_find_at(import->path, text, length, import->line, wanted, out, err);
+}
+
+/* What a command starts: its first word, and the program of Python. */
+static const char *program_of(stw_pool *pool, const stw_shell_found *found) {
+    const char *program = found->n > 1 ? found->words[1].text : "";
+    for (size_t i = found->n; i > 1; i--) {
+        const char *text = found->words[i - 1].text;
+        const size_t n = strlen(text);
+        if (n > 3 && strcmp(text + n - 3, ".py") == 0) program = text;
+        if (i > 2 && strcmp(found->words[i - 2].text, "-m") == 0) program = text;
+    }
+    return stw_pool_printf(pool, "%.30s %.60s", found->n > 0 ? found->words[0].text : "", program);
+}
+
+/* Several commands train, with different arguments. */
+static void refuse_several(stw_reading *r, const stw_shell *shell) {
+    stw_text text = STW_TEXT_INIT;
+    const int last = shell->several[shell->n_several - 1].line;
+    const char *name = strrchr(r->flags.path, '/');
+    for (size_t i = 0; i < shell->n_several && i < 6; i++) {
+        const char *program = program_of(r->out->pool, &shell->several[i]);
+        stw_text_printf(&text, "%s%d (%s)", i > 0 ? ", " : "", shell->several[i].line,
+                        program != NULL ? program : "");
+    }
+    stw_reading_fail(
+        r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, last, 1,
+                       "found %zu commands that train, in lines %s%s; name one by its line: "
+                       "%s:%d in place of the file",
+                       shell->n_several, text.data != NULL ? text.data : "",
+                       shell->n_several > 6 ? ", ..." : "", name != NULL ? name + 1 : r->flags.path,
+                       last));
+    stw_text_free(&text);
+}
+
 void stw_launch_check_found(stw_reading *r, const stw_shell *shell) {
-    if (shell->ambiguous > 0)
+    const char *line = stw_pool_printf(r->out->pool, "line %d", shell->unread);
+    if (shell->n_several > 1)
+        refuse_several(r, shell);
+    else if (shell->ambiguous > 0)
         stw_reading_fail(
             r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, shell->ambiguous, 1,
                            "found several commands that train, and which of them runs depends on "
                            "what the file does not say (a test, a loop, an argument or another "
                            "file); keep one"));
-    else if (shell->n_found > 1)
-        stw_reading_assume(r, "command", "the last one", "several train");
     for (size_t i = 0; i < shell->n_sources; i++) {
         const stw_shell_source_file *file = &shell->sources[i];
         if (file->read)
@@ -136,7 +177,6 @@ void stw_launch_check_found(stw_reading *r, const stw_shell *shell) {
         else
             stw_reading_assume(r, "source", file->path, "sets nothing that the launch takes");
     }
-    const char *line = stw_pool_printf(r->out->pool, "line %d", shell->unread);
     if (shell->unread > 0 && line != NULL)
         stw_reading_assume(r, "end of the script", line, "what follows is no command of a shell");
     if (shell->arguments)

@@ -18,6 +18,11 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
  * @param row of the flag, or NULL: its name tells whether it matters */
 void stw_launch_check_open(stw_reading *r, const stw_shell_word *word, const char *name,
                            const char *value, const stw_flag_row *row);
+/** stw_shell_find for the file of an import, or for its command in the line that the import names.
+ * The caller looks at n_found. */
+stw_status stw_launch_find(stw_import *import, const char *text, size_t length,
+                           bool (*wanted)(const stw_shell_word *words, size_t n), stw_shell *out,
+                           stw_error *err);
 /** What is to be said of the command that was found: refuse it where another may be the one that
  * counts, and note where several run, or none without arguments of the script. */
 void stw_launch_check_found(stw_reading *r, const stw_shell *shell);

@@ -122,8 +122,7 @@ bool stw_llamafactory_is_script(const char *path) { return ends_with(path, ".sh"
 
 void stw_llamafactory_read_script(stw_reading *r, const char *text, size_t length) {
     stw_shell shell;
-    stw_status status =
-        stw_shell_find(r->out->path, text, length, is_wanted, r->out->pool, &shell, r->err);
+    stw_status status = stw_launch_find(r->out, text, length, is_wanted, &shell, r->err);
     r->flags = (stw_flags){.path = r->out->path, .dashes = ""};
     if (status == STW_STATUS_OK && shell.n_found == 0)
         status = stw_fail(r->err, STW_STATUS_BAD_INPUT, r->out->path,

@@ -575,10 +575,10 @@ static stw_status find_in_variables(stw_reading *r, const char *text, size_t len
 static stw_status find_command(stw_reading *r, const char *text, size_t length, stw_shell *out) {
     const char *path = r->out->path;
     stw_shell torn;
-    stw_status status = stw_shell_find(path, text, length, is_trainer, r->out->pool, out, NULL);
+    stw_status status = stw_launch_find(r->out, text, length, is_trainer, out, NULL);
     if (status != STW_STATUS_OK || out->n_found == 0)
-        status = stw_shell_find(path, text, length, trains, r->out->pool, out, r->err);
-    if (status == STW_STATUS_OK && out->n_found == 0)
+        status = stw_launch_find(r->out, text, length, trains, out, r->err);
+    if (status == STW_STATUS_OK && out->n_found == 0 && r->out->line == 0)
         status = find_in_variables(r, text, length, out);
     if (status != STW_STATUS_OK) return status;
     if (out->n_found == 0)

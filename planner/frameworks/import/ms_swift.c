@@ -463,7 +463,7 @@ stw_status stw_ms_swift_import(const char *text, size_t length, stw_import *out,
     stw_reading r = {.out = out, .err = err, .status = STW_STATUS_OK};
     stw_shell shell;
     bool megatron;
-    stw_status status = stw_shell_find(out->path, text, length, is_wanted, out->pool, &shell, err);
+    stw_status status = stw_launch_find(out, text, length, is_wanted, &shell, err);
     if (status != STW_STATUS_OK) return status;
     if (shell.n_found == 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, out->path,

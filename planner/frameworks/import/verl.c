@@ -723,8 +723,7 @@ static bool is_document(stw_reading *r, const char *text, size_t length) {
 static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
     stw_shell shell;
     stw_error why = STW_ERROR_INIT;
-    stw_status status =
-        stw_shell_find(r->out->path, text, length, is_wanted, r->out->pool, &shell, &why);
+    stw_status status = stw_launch_find(r->out, text, length, is_wanted, &shell, &why);
     const bool script = status == STW_STATUS_OK ? shell.n_found > 0 : !is_document(r, text, length);
     if (script && status != STW_STATUS_OK) {
         if (r->err != NULL) *r->err = why;

@@ -86,7 +86,8 @@ static stw_shell_word joined(stw_shell_reader *r, const stw_shell_word *a,
 void stw_shell_assign(stw_shell_reader *r, const stw_shell_assignment *a, bool exported) {
     if (r->status != STW_STATUS_OK) return;
     const stw_shell_variable *v = stw_shell_state_find(r->state, a->name, a->length);
-    const bool more = a->append || a->element;
+    const bool first = v != NULL && v->array && !v->unset && !a->array && !a->append && !a->element;
+    const bool more = a->append || a->element || first; /* first: an array's first word */
     const bool kept = more && v != NULL && !v->unset;
     stw_shell_variable value = {.exported = exported,
                                 .odd = a->odd || (more && v != NULL && v->odd)};
@@ -101,7 +102,7 @@ void stw_shell_assign(stw_shell_reader *r, const stw_shell_assignment *a, bool e
         stw_shell_list_add(r, &list, (stw_shell_word){.text = text, .line = r->line});
     }
     for (size_t i = 0; i < list.n && i <= at; i++) /* places of words are known up to there */
-        value.odd = value.odd || (a->element && list.items[i].maybe > 0);
+        value.odd = value.odd || ((a->element || first) && list.items[i].maybe > 0);
     if (a->array) {
         for (size_t i = 0; i < a->words.n; i++) stw_shell_list_add(r, &list, a->words.items[i]);
     } else if (at > list.n) {
@@ -114,8 +115,6 @@ void stw_shell_assign(stw_shell_reader *r, const stw_shell_assignment *a, bool e
     }
     value.words = list.items;
     value.n = list.n;
-    if (v != NULL && v->array && !more && !a->array && v->n > 1)
-        value.odd = true; /* its first word */
     if (r->status == STW_STATUS_OK) stw_shell_state_assign(r, a->name, a->length, value);
 }
 

@@ -62,8 +62,7 @@ static void set_arguments(reader *r, const stw_shell_word *words, size_t n) {
     s->odd_arguments = false;
     for (size_t i = 0; i < n; i++) {
         stw_shell_list_add(r, &list, words[i]);
-        s->odd_arguments = s->odd_arguments || words[i].maybe > 0 ||
-                           (words[i].unknown && strchr(words[i].text, STW_MARK_BARE) != NULL);
+        s->odd_arguments = s->odd_arguments || stw_shell_is_several(&words[i]);
     }
     s->arguments = list.items;
     s->n_arguments = list.n;
@@ -110,10 +109,11 @@ static truth shift(reader *r, const stw_shell_word *words, size_t n) {
     }
     for (size_t i = 0; i < s->n_arguments && i < k; i++)
         s->odd_arguments = s->odd_arguments || stw_value_is_arguments(s->arguments[i].text);
-    if (k > s->n_arguments) return STW_SHELL_NO;
+    const bool odd = s->odd_arguments;
+    if (k > s->n_arguments) return odd ? STW_SHELL_MAYBE : STW_SHELL_NO;
     s->arguments += k;
     s->n_arguments -= k;
-    return STW_SHELL_YES;
+    return odd ? STW_SHELL_MAYBE : STW_SHELL_YES;
 }
 
 static truth shopt(reader *r, const stw_shell_word *words, size_t n) {

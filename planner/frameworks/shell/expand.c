@@ -20,6 +20,12 @@ bool stw_shell_is_known(const stw_shell_word *word) {
     return word->maybe == 0 && !word->unknown && !kind.unknown && !kind.open;
 }
 
+bool stw_shell_is_several(const stw_shell_word *word) {
+    const stw_value_kind kind = stw_value_kind_of(word->text);
+    return word->maybe > 0 || (word->unknown && !kind.unknown) ||
+           (kind.unknown && strchr(word->text, STW_MARK_BARE) != NULL);
+}
+
 void stw_shell_finish(stw_shell_reader *r, stw_shell_word *word) {
     word->unknown = word->unknown || stw_value_kind_of(word->text).unknown;
     word->source = stw_shell_changed(r, word->text, stw_value_source);

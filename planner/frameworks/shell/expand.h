@@ -24,6 +24,8 @@ stw_shell_word stw_shell_expand(stw_shell_reader *r, stw_shell_raw raw, stw_shel
 void stw_shell_finish(stw_shell_reader *r, stw_shell_word *word);
 /** The value of a sum, whose text is expanded first. */
 struct stw_shell_sum stw_shell_sum_of(stw_shell_reader *r, stw_shell_raw raw);
+/** May a shell make several words of it, or none, or other ones? */
+bool stw_shell_is_several(const stw_shell_word *word);
 /** Has a word of a command { } that make several of it? */
 bool stw_shell_has_braces(stw_shell_raw raw);
 /** The characters between which unquoted values are split. */

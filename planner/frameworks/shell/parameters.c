@@ -22,6 +22,7 @@ typedef struct parameter {
     const stw_shell_word *words;
     size_t n_words;
     bool list, star;
+    bool scalar; /* no array: "${name[@]}" is a word */
     bool absent; /* the environment or the script's arguments may have it */
     bool odd;
     bool braces, quoted;
@@ -119,6 +120,7 @@ static bool find_name(expander *x, parameter *p) {
         const stw_shell_variable *v = stw_shell_state_find(s, c, p->name);
         const bool own = p->name == 1 && *c == '_';
         p->absent = v == NULL || own;
+        p->scalar = v != NULL && !v->array;
         p->odd = v != NULL && v->odd;
         if (v != NULL && !v->odd && !v->unset) p->words = v->words;
         if (v != NULL && !v->odd && !v->unset) p->n_words = v->n;
@@ -168,14 +170,25 @@ static void append_words(expander *x, const parameter *p, const stw_shell_word *
     const stw_shell_variable *ifs = stw_shell_state_find(x->r->state, "IFS", 3);
     if (p->star && !apart && ifs != NULL && !ifs->unset && n > 1)
         stw_shell_poison(x->r, "a list that IFS joins");
+    bool any = false;
     for (size_t i = 0; i < n && x->r->status == STW_STATUS_OK; i++) {
+        if (!apart && p->list && !p->scalar && stw_value_is_arguments(words[i].text)) continue;
         if (i > 0 && apart) stw_shell_end_word(x);
-        if (i > 0 && !apart) append_text(x, &(parameter){.quoted = true}, " ", 0);
-        x->as_stored = p->quoted && p->list && apart;
+        if (any && !apart) append_text(x, &(parameter){.quoted = true}, " ", 0);
+        any = true;
+        x->as_stored = p->quoted && p->list && apart && !p->scalar;
         stw_shell_append(x, &words[i], p->quoted);
         x->as_stored = false;
-        x->any = x->any || (p->quoted && !stw_value_is_arguments(words[i].text));
+        x->any = x->any || (p->quoted && (p->scalar || !stw_value_is_arguments(words[i].text)));
     }
+}
+
+/* $@ of the script; as a value it is one text, as $* is. */
+static void append_arguments(expander *x, const parameter *p) {
+    parameter all = *p;
+    if (x->mode == STW_SHELL_VALUE) all.in = "*";
+    const stw_shell_raw source = source_of(x, &all, p->op, (size_t)(p->end - p->op));
+    stw_shell_append_assumed(x, source, "", p->quoted);
 }
 
 static void append_plain(expander *x, const parameter *p) {
@@ -188,8 +201,7 @@ static void append_plain(expander *x, const parameter *p) {
     else if (p->odd)
         stw_shell_append_odd(x, p->in, p->name, p->quoted);
     else if (p->absent && p->list && (p->in[0] == '@' || p->in[0] == '*'))
-        stw_shell_append_assumed(x, source_of(x, p, p->op, (size_t)(p->end - p->op)), "",
-                                 p->quoted);
+        append_arguments(x, p);
     else if (p->absent)
         append_unknown(x, p);
     else
@@ -390,6 +402,10 @@ static void replace(const char *text, const int *longest, const char *with, char
                     stw_text *out) {
     const size_t n = strlen(text);
     bool done = false;
+    if (n == 0) { /* a pattern may match nothing */
+        if (longest[0] == 0) stw_text_append(out, with, strlen(with));
+        return;
+    }
     for (size_t i = 0; i <= n;) {
         size_t taken = SIZE_MAX;
         const bool anchored = (how == '#' && i > 0);
@@ -497,6 +513,7 @@ static bool change_word(expander *x, const parameter *p, const stw_shell_word *w
 static void expand_change(expander *x, parameter *p) {
     stw_shell_list list = {0};
     bool known = !p->odd && !p->absent;
+    p->list = p->list && !p->scalar;
     if (p->absent && p->list && (p->in[0] == '@' || p->in[0] == '*')) {
         append_plain(x, p); /* ${@:2} of no arguments */
         return;
@@ -577,6 +594,10 @@ static void expand_indirect(expander *x, const char *in, size_t n, bool quoted) 
             stw_shell_expand_name(x, name, length, quoted);
             return;
         }
+    } else if (is && p.n_words == 0) {
+        stw_shell_poison(x->r, "${!name} of a variable that is not set");
+    } else if (p.absent && !p.list) {
+        stw_shell_may_end(x->r);
     }
     if (x->r->calls > 0)
         stw_shell_append_odd(x, in + 1, n - 1, quoted);

@@ -73,11 +73,20 @@ static stw_status read_once(stw_shell_reader *r, const char *text, size_t length
 stw_status stw_shell_find(const char *path, const char *text, size_t length,
                           bool (*wanted)(const stw_shell_word *words, size_t n), stw_pool *pool,
                           stw_shell *out, stw_error *err) {
+    out->pool = pool;
+    return stw_shell_find_at(path, text, length, 0, wanted, out, err);
+}
+
+stw_status stw_shell_find_at(const char *path, const char *text, size_t length, int line,
+                             bool (*wanted)(const stw_shell_word *words, size_t n), stw_shell *out,
+                             stw_error *err) {
+    stw_pool *pool = out->pool;
     stw_error why = STW_ERROR_INIT;
     const stw_shell_reader first = {.pool = pool,
                                     .path = path,
                                     .err = &why,
                                     .line = 1,
+                                    .only = line,
                                     .wanted = wanted,
                                     .execute = execute,
                                     .expand_name = stw_shell_expand_name,

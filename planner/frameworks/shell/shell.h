@@ -69,6 +69,14 @@ typedef struct stw_shell_source_file {
                   a launch takes */
 } stw_shell_source_file;
 
+/* A command that was wanted. */
+typedef struct stw_shell_found {
+    int line;
+    const void *node; /* which one it is */
+    size_t n;
+    const stw_shell_word *words;
+} stw_shell_found;
+
 typedef struct stw_shell {
     stw_pool *pool;
     size_t n_words;
@@ -88,6 +96,8 @@ typedef struct stw_shell {
     int ambiguous;  /* the line of the last one, where another may be the last; 0: none */
     bool arguments; /* it runs if the script has arguments; without them it ends before */
     int unread;     /* the line from which on the text is no script; bash ends there, too */
+    size_t n_several, several_capacity;
+    stw_shell_found *several; /* of them, those with different words; not of loops */
     size_t n_sources, sources_capacity;
     stw_shell_source_file *sources;
     size_t n_variables;
@@ -100,6 +110,12 @@ typedef struct stw_shell {
 STW_MUST_USE stw_status stw_shell_find(const char *path, const char *text, size_t length,
                                        bool (*wanted)(const stw_shell_word *words, size_t n),
                                        stw_pool *pool, stw_shell *out, stw_error *err);
+/** The same of commands that have a word in a line of the file. @param line 0: any
+ * @param out with the pool */
+STW_MUST_USE stw_status stw_shell_find_at(const char *path, const char *text, size_t length,
+                                          int line,
+                                          bool (*wanted)(const stw_shell_word *words, size_t n),
+                                          stw_shell *out, stw_error *err);
 /** A variable that has a value, or NULL. */
 const stw_shell_variable *stw_shell_variable_of(const stw_shell *shell, const char *name);
 /** The value of a variable that commands see, or NULL. */

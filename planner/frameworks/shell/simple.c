@@ -87,6 +87,34 @@ static int path_line(const reader *r) {
     return v->unset || (v->n == 1 && stw_shell_is_known(&v->words[0])) ? v->line : 0;
 }
 
+static bool is_in_line(const node *n, const stw_shell_list *list, int line) {
+    int last = n->line;
+    for (size_t i = 0; i < list->n; i++)
+        if (list->items[i].line > last) last = list->items[i].line;
+    return line == 0 || (line >= n->line && line <= last);
+}
+
+/* One of several: the same words are not counted twice. */
+static void add_found(reader *r, const node *n, const stw_shell_list *list) {
+    stw_shell *out = r->out;
+    for (size_t i = 0; i < out->n_several; i++) {
+        const stw_shell_found *one = &out->several[i];
+        bool same = one->node == n || one->n == list->n;
+        for (size_t k = 0; k < list->n && same && one->node != n; k++)
+            same = strcmp(one->words[k].text, list->items[k].text) == 0;
+        if (same) return;
+    }
+    stw_shell_found *grown =
+        stw_pool_grow(r->pool, out->several, out->n_several, out->n_several + 1,
+                      &out->several_capacity, sizeof *grown);
+    if (grown == NULL) {
+        stw_shell_fail_memory(r);
+        return;
+    }
+    out->several = grown;
+    grown[out->n_several++] = (stw_shell_found){n->line, n, list->n, list->items};
+}
+
 static void keep(reader *r, const node *n, const stw_shell_word *words, size_t n_words) {
     stw_shell_list list = {0};
     stw_shell *out = r->out;
@@ -109,6 +137,7 @@ static void keep(reader *r, const node *n, const stw_shell_word *words, size_t n
     }
     if (raw == NULL) stw_shell_fail_memory(r);
     if (r->status != STW_STATUS_OK || r->inner > 0 || !r->wanted(list.items, list.n)) return;
+    if (!is_in_line(n, &list, r->only)) return;
     if (r->state->poison > 0) {
         r->line = r->state->poison;
         stw_shell_fail(r, r->state->poison_text, "not read; write the command without it");
@@ -123,6 +152,7 @@ static void keep(reader *r, const node *n, const stw_shell_word *words, size_t n
     out->made = r->nested > 1;
     out->begin = begin_of(r, &n->words[0]);
     out->insert = list.n > 0 ? list.items[list.n - 1].behind : 0;
+    add_found(r, n, &list);
     out->n_found++;
     out->unsure = r->unsure > 0 ? n->line : r->early > 0 ? r->early : 0;
     if (out->unsure == 0 && strchr(list.items[0].text, '/') == NULL) out->unsure = path_line(r);
@@ -145,8 +175,7 @@ static void call(reader *r, const stw_shell_function *f, const stw_shell_word *w
     const bool same = n == 2 && stw_value_is_arguments(words[1].text) && s->script_arguments;
     for (size_t i = 1; i < n; i++) {
         stw_shell_list_add(r, &list, words[i]);
-        const bool several = words[i].unknown && strchr(words[i].text, STW_MARK_BARE) != NULL;
-        s->odd_arguments = (s->odd_arguments && i > 1) || words[i].maybe > 0 || several;
+        s->odd_arguments = (s->odd_arguments && i > 1) || stw_shell_is_several(&words[i]);
     }
     if (n == 1) s->odd_arguments = false;
     if (!same) {

@@ -153,4 +153,5 @@ void stw_shell_source(reader *r, const stw_shell_word *words, size_t n) {
     else
         stw_shell_state_change_all(r, true);
     stw_shell_set_status(r->state, STW_SHELL_MAYBE);
+    r->state->doubt = path == NULL && !is_environment(name);
 }

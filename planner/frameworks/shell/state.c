@@ -153,6 +153,10 @@ void stw_shell_state_assign(stw_shell_reader *r, const char *name, size_t length
         return;
     }
     value.name = v->name;
+    if (v->array && !v->unset && !value.array && !value.unset) { /* its first word */
+        value.array = true;
+        value.odd = value.odd || v->odd || v->n > 1;
+    }
     value.exported = v->exported || value.exported || r->state->allexport;
     value.line = r->line;
     value.typed = value.typed || v->typed;

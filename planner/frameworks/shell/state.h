@@ -85,6 +85,7 @@ typedef struct stw_shell_reader {
     int left;                  /* the same after a command was found */
     const stw_shell_node *last_node;       /* of the last command that was found */
     const struct stw_shell_origin *origin; /* the texts that are read, the innermost first */
+    int only;                              /* the line of a word of what is wanted; 0: any */
     bool (*wanted)(const stw_shell_word *words, size_t n);
     /* run the text of a word as commands, all of them at one line */
     void (*execute)(struct stw_shell_reader *r, const stw_shell_word *text, int line);
