@@ -11,7 +11,9 @@
 bool stw_tree_text_is_json(const char *text, size_t length) {
     size_t at = length >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0; /* byte order mark */
     while (at < length && isspace((unsigned char)text[at])) at++;
-    return at < length && text[at] == '{';
+    if (at == length || text[at] != '{') return false;
+    for (at++; at < length && isspace((unsigned char)text[at]);) at++;
+    return at == length || text[at] == '"' || text[at] == '}'; /* {a: 1} is YAML */
 }
 
 /* ---- places ---- */

@@ -10,7 +10,7 @@
 #include "core/status.h"
 #include "core/text.h"
 
-/** Does a document of settings begin as JSON does? */
+/** Does a document of settings begin as JSON does: {"name"? */
 bool stw_tree_text_is_json(const char *text, size_t length);
 /** Replace the value at a path, or add it to the innermost map of the path that exists.
  * @param file for errors

@@ -341,7 +341,25 @@ static void stages_of_areal(void) {
     }
 }
 
-STW_TEST_MAIN("planner frameworks", {"full of llamafactory", full_of_llamafactory},
+/* A map in braces is YAML; names in quotes, or a file's name, say that it is JSON. */
+static void maps_in_braces_are_yaml(void) {
+    static const char braces[] = "{zero_optimization: {stage: 2, reduce_bucket_size: auto}, "
+                                 "bf16: {enabled: true}}\n";
+    stw_import import;
+    stw_text text = STW_TEXT_INIT;
+    CHECK_OK(stw_import_parse("deepspeed", "x.yaml", braces, strlen(braces), &import, err));
+    stw_import_write(&import, &text);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(text.data);
+    CU_ASSERT_PTR_NOT_NULL(strstr(text.data, "auto  -> hidden size squared"));
+    stw_text_free(&text);
+    stw_import_free(&import);
+    CHECK_FAILS(stw_import_parse("deepspeed", "x.json", braces, strlen(braces), &import, err),
+                STW_STATUS_BAD_INPUT, "not valid JSON");
+    stw_import_free(&import);
+}
+
+STW_TEST_MAIN("planner frameworks", {"maps in braces are YAML", maps_in_braces_are_yaml},
+              {"full of llamafactory", full_of_llamafactory},
               {"defaults of llamafactory", defaults_of_llamafactory},
               {"refused by llamafactory", refused_by_llamafactory},
               {"allocations of areal", allocations_of_areal}, {"actors of areal", actors_of_areal},

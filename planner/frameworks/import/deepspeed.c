@@ -303,6 +303,20 @@ static void set_optimizer(stw_reading *r, const stw_trainer_arguments *trainer) 
     stw_reading_set(r, "optimizer.clip_norm", strtod(clip, NULL) > 0 ? clip : "none");
 }
 
+/* What "auto" becomes (transformers/integrations/deepspeed.py, trainer_config_finalize; derived.c).
+ */
+static const char *rule_of(const char *name, const char *otherwise) {
+    static const char *const rules[][2] = {
+        {ZERO "reduce_bucket_size", "hidden size squared: deepspeed.reduce_bucket"},
+        {ZERO "stage3_prefetch_bucket_size",
+         "0.9 x hidden size squared: deepspeed.prefetch_bucket"},
+        {ZERO "stage3_param_persistence_threshold",
+         "10 x hidden size: deepspeed.persistence_threshold"}};
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        if (strcmp(name, rules[i][0]) == 0) return rules[i][1];
+    return otherwise;
+}
+
 void stw_deepspeed_read(stw_reading *r, const stw_trainer_arguments *trainer) {
     stw_reading_set(r, "engine", "deepspeed");
     set_zero(r);
@@ -318,7 +332,10 @@ void stw_deepspeed_read(stw_reading *r, const stw_trainer_arguments *trainer) {
             if (flag->line > 0) /* stage 3 reduces on a stream of its own either way */
                 stw_reading_line(r, STW_IMPORT_NO_EFFECT, flag->name, flag->value, "");
         } else {
+            const size_t before = r->out->n_lines;
             stw_reading_sort(r, flag, stw_flag_row_named(&table, flag->name));
+            if (r->out->n_lines > before && is_auto(flag->value))
+                r->out->lines[before].note = rule_of(flag->name, r->out->lines[before].note);
         }
     }
 }

@@ -159,7 +159,9 @@ stw_status stw_flags_parse_paths(const char *path, const char *text, size_t leng
     stw_tree *tree = NULL;
     *out = (stw_flags){.path = stw_pool_string(pool, path), .dashes = ""};
     if (out->path == NULL) return no_memory(path, err);
-    if (stw_tree_text_is_json(text, length))
+    const size_t n = strlen(path);
+    const bool named = n > 5 && strcmp(path + n - 5, ".json") == 0 && length > 0 && *text == '{';
+    if (named || stw_tree_text_is_json(text, length))
         STW_TRY(stw_tree_parse_json(out->path, text, length, &tree, err));
     else
         STW_TRY(stw_tree_parse_yaml(out->path, text, length, &tree, err));

@@ -124,6 +124,9 @@ static bool find_name(expander *x, parameter *p) {
         p->odd = v != NULL && v->odd;
         if (v != NULL && !v->odd && !v->unset) p->words = v->words;
         if (v != NULL && !v->odd && !v->unset) p->n_words = v->n;
+        const bool all = p->op + 2 < p->end && *p->op == '[' && strchr("@*", p->op[1]) != NULL;
+        for (size_t i = 0; i < p->n_words && v->array && !all; i++) /* which place has a word? */
+            p->odd = p->odd || stw_value_is_arguments(p->words[i].text);
         if (p->op < p->end && *p->op == '[') {
             const char *last = p->op;
             while (last != NULL && last < p->end && *last != ']')
@@ -513,6 +516,8 @@ static bool change_word(expander *x, const parameter *p, const stw_shell_word *w
 static void expand_change(expander *x, parameter *p) {
     stw_shell_list list = {0};
     bool known = !p->odd && !p->absent;
+    if (p->list && p->scalar && p->quoted && *p->op == ':')
+        stw_shell_poison(x->r, "a part of a variable that is no list, as one");
     p->list = p->list && !p->scalar;
     if (p->absent && p->list && (p->in[0] == '@' || p->in[0] == '*')) {
         append_plain(x, p); /* ${@:2} of no arguments */
@@ -594,6 +599,8 @@ static void expand_indirect(expander *x, const char *in, size_t n, bool quoted) 
             stw_shell_expand_name(x, name, length, quoted);
             return;
         }
+        if (length == 0 || strpbrk(name, " \t\n/-+.,:=") != NULL)
+            stw_shell_poison(x->r, "${!name} of a variable that names none");
     } else if (is && p.n_words == 0) {
         stw_shell_poison(x->r, "${!name} of a variable that is not set");
     } else if (p.absent && !p.list) {
