@@ -61,14 +61,15 @@ uint32_t stw_candidates_choose(const stw_candidates *all);
 /** Take one out of what is chosen from: not the first one. */
 void stw_candidates_exclude(stw_candidates *all, uint32_t index);
 
-/** Fill the pool: the best choices of the problem with some places or policies left out, simple
- * ones, other rings, and their neighbours by the seconds that the candidates have. (families.c) */
+/** Fill the pool: the best choices of the problem with some places or policies left out, then with
+ * other numbers of offloaded and kept blocks, and what descents from the fastest of them find.
+ * (families.c) */
 STW_MUST_USE stw_status stw_candidates_search(stw_candidates *all, const stw_choice *first,
                                               stw_error *err);
-/** Mixes of the three activation policies, and the neighbours of the best. (mixes.c) */
-STW_MUST_USE stw_status stw_candidates_try_mixes(stw_candidates *all, stw_error *err);
-/** Rings, neighbours and plainer choices around the fastest ones. (families.c) */
-STW_MUST_USE stw_status stw_candidates_look_around(stw_candidates *all, stw_error *err);
+/** Other numbers of offloaded and of kept blocks. (counts.c) */
+STW_MUST_USE stw_status stw_candidates_try_counts(stw_candidates *all, stw_error *err);
+/** Descents from the fastest candidates. (families.c) */
+STW_MUST_USE stw_status stw_candidates_descend(stw_candidates *all, stw_error *err);
 /** Look for choices in the bytes by which the walk of the fastest candidate stays below its rows.
  * (spare.c) @param result of the problem whose rows now have bytes to spare; outcome LIMIT: they
  * have none, nothing was added */

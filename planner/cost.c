@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/program/blocks.h"
 
 static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the problem");
@@ -78,6 +79,7 @@ uint64_t stw_cost_row_bytes(const stw_cost *cost, const stw_byte_row *row,
 static double row_seconds(const stw_cost *cost, const stw_time_row *row, const stw_choice *choice,
                           uint32_t uses) {
     double seconds = row->constant_s;
+    if (row->unless != STW_NO_ACT && choice->acts[row->unless] >= STW_LAST_BLOCKS) return 0;
     for (uint32_t p = 0; p < cost->n_places; p++)
         if (choice->units[p] > 0)
             seconds += choice->units[p] * row->unit_s[p * cost->n_rings + choice->ring];
@@ -184,11 +186,14 @@ bool stw_act_barred(const stw_cost *cost, uint32_t a, const stw_bars *bars) {
 }
 
 bool stw_choice_keeps_bars(const stw_cost *cost, const stw_choice *choice, const stw_bars *bars) {
+    uint32_t frozen = 0;
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        if (bars->frozen & (1u << cost->acts[a].act)) frozen += choice->acts[a];
     for (uint32_t p = 0; p < cost->n_places; p++)
         if (choice->units[p] > 0 && (bars->places & (1u << p))) return false;
     for (uint32_t a = 0; a < cost->n_acts; a++)
         if (choice->acts[a] > 0 && stw_act_barred(cost, a, bars)) return false;
-    return true;
+    return bars->frozen == 0 || frozen == bars->frozen_blocks;
 }
 
 /* Over: the worst row of each resource, so that instants of one memory are not added up. Rows of a
@@ -264,6 +269,7 @@ double stw_cost_least_seconds(const stw_cost *cost) {
     double stretches[STW_N_STRETCHES] = {0}, all = 0;
     for (uint32_t r = 0; r < cost->n_time_rows; r++) {
         const stw_time_row *row = &cost->time_rows[r];
+        if (row->unless != STW_NO_ACT) continue;
         stretches[row->stretch] = fmax(stretches[row->stretch], least_of_row(cost, row));
     }
     for (int p = 0; p < STW_N_STRETCHES; p++) all += cost->stretch_weight[p] * stretches[p];

@@ -67,12 +67,16 @@ typedef enum stw_stretch {
     STW_N_STRETCHES
 } stw_stretch;
 
+/* Of a row that holds whatever is chosen. */
+#define STW_NO_ACT UINT32_MAX
+
 /** What one resource or stream needs in one stretch; a stretch takes as long as its largest row
  * says. */
 typedef struct stw_time_row {
     const char *name;
     stw_stretch stretch;
-    bool ring; /* of the slots of a ring, not of a resource */
+    bool ring;       /* of the slots of a ring, not of a resource */
+    uint32_t unless; /* the row does not hold where STW_LAST_BLOCKS blocks have this option */
     double constant_s;
     double *unit_s; /* [n_places][n_rings] per unit; equal for all rings where a place has none */
     double *ring_s; /* [n_uses][n_rings], where it is in use */
@@ -112,6 +116,8 @@ typedef struct stw_choice {
 typedef struct stw_bars {
     uint32_t places; /* bit p: no units there */
     uint32_t acts;   /* bit stw_act: no blocks, in groups that have another option */
+    uint32_t frozen; /* bit stw_act: of all blocks `frozen_blocks` have this policy; 0: free */
+    uint32_t frozen_blocks;
 } stw_bars;
 
 typedef struct stw_evaluation {

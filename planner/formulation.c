@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/program/blocks.h"
 
 static const double MIB = 1024.0 * 1024.0, MICRO = 1e6;
 
@@ -76,6 +77,27 @@ static void add_choice_columns(stw_ilp *ilp) {
     }
 }
 
+/* Does a row of seconds ask whether enough blocks have option `a`? */
+static bool is_asked_for(const stw_cost *cost, uint32_t a) {
+    for (uint32_t r = 0; r < cost->n_time_rows; r++)
+        if (cost->time_rows[r].unless == a) return true;
+    return false;
+}
+
+static void add_last_columns(stw_ilp *ilp) {
+    const stw_cost *cost = ilp->cost;
+    ilp->at.acts_last = STW_NO_COLUMN;
+    bool any = false;
+    for (uint32_t a = 0; a < cost->n_acts; a++) any = any || is_asked_for(cost, a);
+    for (uint32_t a = 0; any && a < cost->n_acts; a++) {
+        const stw_cost_act *act = &cost->acts[a];
+        bool asked = is_asked_for(cost, a) && !stw_act_barred(cost, a, &ilp->shape.bars);
+        uint32_t c = stw_milp_column_add(ilp->milp, asked, 0, asked ? 1 : 0, 0, "last_g%u_%s",
+                                         act->group, stw_act_name(act->act));
+        if (a == 0) ilp->at.acts_last = c;
+    }
+}
+
 /* Products of units, ring use and ring option, disaggregated: continuous, whole by their rows. */
 static void add_ring_columns(stw_ilp *ilp) {
     const stw_cost *cost = ilp->cost;
@@ -110,6 +132,7 @@ static void add_columns(stw_ilp *ilp) {
         if (p == 0) ilp->at.stretch_s = c;
     }
     add_choice_columns(ilp);
+    add_last_columns(ilp);
     add_ring_columns(ilp);
 }
 
@@ -238,6 +261,19 @@ static void add_counts(stw_ilp *ilp) {
         stw_milp_term_add(milp, ilp->at.acts + a, 1);
         stw_milp_term_add(milp, ilp->at.acts_used + a, -(double)cost->acts[a].blocks);
     }
+    if (ilp->shape.bars.frozen != 0) {
+        const double blocks = ilp->shape.bars.frozen_blocks;
+        stw_milp_row_add(milp, blocks, blocks, "frozen_blocks");
+        for (uint32_t a = 0; a < cost->n_acts; a++)
+            if (ilp->shape.bars.frozen & (1u << cost->acts[a].act))
+                stw_milp_term_add(milp, ilp->at.acts + a, 1);
+    }
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        if (!is_asked_for(cost, a)) continue;
+        stw_milp_row_add(milp, 0, INFINITY, "last_blocks_%u", a);
+        stw_milp_term_add(milp, ilp->at.acts + a, 1);
+        stw_milp_term_add(milp, ilp->at.acts_last + a, -STW_LAST_BLOCKS);
+    }
     if (ilp->shape.n_rings > 1) add_one_of(ilp, ilp->at.ring, ilp->shape.n_rings, "one_ring");
     add_one_of(ilp, ilp->at.load, cost->n_loads, "one_load");
 }
@@ -321,6 +357,14 @@ static bool same_for_all_rings(const double *values, uint32_t n_rings) {
     return true;
 }
 
+/* What blocks can add to a row: without it the row asks nothing that others do not. */
+static double most_of_blocks(const stw_cost *cost, const stw_time_row *row) {
+    double most = 0;
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        if (row->act_s[a] > 0) most += row->act_s[a] * cost->acts[a].blocks;
+    return most;
+}
+
 static void add_time_row(stw_ilp *ilp, const stw_time_row *row) {
     const stw_cost *cost = ilp->cost;
     stw_milp *milp = ilp->milp;
@@ -343,6 +387,8 @@ static void add_time_row(stw_ilp *ilp, const stw_time_row *row) {
                               -row->ring_s[u * cost->n_rings + first + r]);
     for (uint32_t a = 0; a < cost->n_acts; a++)
         stw_milp_term_add(milp, ilp->at.acts + a, -row->act_s[a]);
+    if (row->unless != STW_NO_ACT)
+        stw_milp_term_add(milp, ilp->at.acts_last + row->unless, most_of_blocks(cost, row));
 }
 
 stw_status stw_ilp_build(const stw_cost *cost, const stw_ilp_shape *shape, stw_ilp *ilp,

@@ -33,6 +33,7 @@ typedef struct stw_ilp_map {
     uint32_t load;       /* [n_loads] one-hot */
     uint32_t acts;       /* [n_acts] */
     uint32_t acts_used;  /* [n_acts] is there any block with the policy? */
+    uint32_t acts_last;  /* [n_acts] are there STW_LAST_BLOCKS? STW_NO_COLUMN: no row asks */
     uint32_t ring_units; /* [n_places][n_rings], STW_NO_COLUMN: one option, the units themselves */
     uint32_t ring_used;  /* [n_uses][n_rings] */
 } stw_ilp_map;

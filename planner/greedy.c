@@ -133,7 +133,7 @@ static bool fill_places(by_hand *hand, stw_choice *choice, stw_evaluation *evalu
 }
 
 bool stw_greedy_solve(const stw_cost *cost, stw_choice *choice, stw_evaluation *evaluation) {
-    const stw_bars none = {0, 0};
+    const stw_bars none = {.places = 0};
     return stw_greedy_solve_without(cost, &none, choice, evaluation);
 }
 

@@ -33,6 +33,7 @@ bool stw_move_blocks(const stw_cost *cost, const stw_bars *bars, const stw_unit_
     if (from == to || cost->acts[from].group != cost->acts[to].group) return false;
     if (choice->acts[from] < move->units || move->units == 0) return false;
     if (stw_act_barred(cost, to, bars)) return false;
+    if (bars->frozen & (1u << cost->acts[from].act | 1u << cost->acts[to].act)) return false;
     choice->acts[from] -= move->units;
     choice->acts[to] += move->units;
     return true;

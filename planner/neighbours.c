@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A descent on the candidates' seconds. A neighbour has some units in another place or some blocks
- * under another policy; where that breaks a limit a second move makes up for it, and where it frees
- * memory a second move may use it. The rows tell in which order neighbours are worth simulating. */
+/* A descent on the candidates' seconds. A neighbour has some units in another place, some blocks
+ * under another policy, or another ring. The rows tell in which order neighbours are worth
+ * simulating. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -34,11 +34,9 @@ typedef struct around {
     const stw_plainness *most;
     const stw_candidate *centre;
     stw_pool *pool;
-    stw_choice now, second, trial;
-    uint32_t move;      /* that led to `now` */
-    bool offloads;      /* it offloads blocks */
-    uint32_t uses;      /* of `now` */
-    double *room_bytes; /* [n_byte_rows] that its rows leave */
+    stw_choice now;
+    uint32_t move; /* that led to `now` */
+    bool offloads; /* it offloads blocks */
     neighbour *list;
     uint32_t n;
     size_t room;
@@ -74,99 +72,8 @@ static void note(around *a, const stw_choice *choice, const stw_evaluation *e, d
     list[a->n++].guess_s = guess;
 }
 
-/* ---- second moves ---- */
-
 typedef bool move_function(const stw_cost *cost, const stw_bars *bars, const stw_unit_move *move,
                            stw_choice *choice);
-
-/* What a move of one unit or block adds to a row, and what it adds once. */
-typedef struct addition {
-    double each, once;
-} addition;
-
-static addition of_units(const around *a, const stw_byte_row *row, const stw_unit_move *move) {
-    const stw_cost *cost = a->all->cost;
-    addition added = {(double)row->unit_bytes[move->to] - (double)row->unit_bytes[move->from], 0};
-    uint32_t new_uses = a->now.units[move->to] > 0 ? 0 : cost->place_uses[move->to] & ~a->uses;
-    for (uint32_t u = 0; new_uses >> u != 0; u++)
-        if (new_uses & (1u << u))
-            added.once += (double)row->ring_bytes[u * cost->n_rings + a->now.ring];
-    return added;
-}
-
-static addition of_blocks(const around *a, const stw_byte_row *row, const stw_unit_move *move) {
-    addition added = {(double)row->act_bytes[move->to] - (double)row->act_bytes[move->from], 0};
-    if (a->now.acts[move->to] == 0) added.once = (double)row->act_once_bytes[move->to];
-    return added;
-}
-
-/* The least that must be moved for every row to hold, or the most for which it does where all hold
- * as it is; 0: none. */
-static uint32_t amount(const around *a, const stw_unit_move *move, bool blocks, bool repair) {
-    const stw_cost *cost = a->all->cost;
-    double least = repair ? 1 : 0, most = move->units;
-    for (uint32_t r = 0; r < cost->n_byte_rows && most >= 1; r++) {
-        const stw_byte_row *row = &cost->byte_rows[r];
-        addition added = blocks ? of_blocks(a, row, move) : of_units(a, row, move);
-        double room = a->room_bytes[r] - added.once;
-        if (added.each > 0)
-            most = fmin(most, floor(room / added.each));
-        else if (room < 0 && added.each == 0)
-            most = 0;
-        else if (room < 0)
-            least = fmax(least, ceil(room / added.each));
-    }
-    if (most < least || most < 1) return 0;
-    return (uint32_t)(repair ? least : most);
-}
-
-/* Try the second move; the best by rows is kept in a->second. */
-static void try_second(around *a, move_function *move, stw_unit_move second, bool repair,
-                       stw_evaluation *best, bool *found) {
-    stw_evaluation e;
-    second.units = amount(a, &second, move == stw_move_blocks, repair);
-    if (second.units == 0) return;
-    stw_choice_copy(a->all->cost, &a->trial, &a->now);
-    if (!move(a->all->cost, &a->all->bars, &second, &a->trial)) return;
-    if (!evaluate(a, &a->trial, &e)) return;
-    if (*found && e.objective_s >= best->objective_s) return;
-    *best = e;
-    *found = true;
-    stw_choice_copy(a->all->cost, &a->second, &a->trial);
-}
-
-static void measure_room(around *a) {
-    const stw_cost *cost = a->all->cost;
-    a->uses = stw_choice_uses(cost, &a->now);
-    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
-        const stw_byte_row *row = &cost->byte_rows[r];
-        a->room_bytes[r] =
-            (double)stw_cost_row_limit(row) - (double)stw_cost_row_bytes(cost, row, &a->now);
-    }
-}
-
-/* Complete a->now: with a second move that makes it fit, or that uses what room there is. */
-static void complete(around *a, bool fits, const stw_evaluation *first) {
-    const stw_cost *cost = a->all->cost;
-    stw_evaluation best = *first;
-    bool found = fits;
-    measure_room(a);
-    if (fits) stw_choice_copy(cost, &a->second, &a->now);
-    for (uint32_t from = 0; from < cost->n_places && !cost->whole; from++)
-        for (uint32_t to = 0; to < cost->n_places && a->now.units[from] > 0; to++) {
-            const stw_unit_move second = {from, to, a->now.units[from]};
-            if (from != to) try_second(a, stw_move_units, second, !fits, &best, &found);
-        }
-    for (uint32_t from = 0; from < cost->n_acts; from++)
-        for (uint32_t to = 0; to < cost->n_acts && a->now.acts[from] > 0; to++) {
-            if (from == to || cost->acts[from].group != cost->acts[to].group) continue;
-            const stw_unit_move second = {from, to, a->now.acts[from]};
-            try_second(a, stw_move_blocks, second, !fits, &best, &found);
-        }
-    if (found) note(a, &a->second, &best, MOST_LOSS);
-}
-
-/* ---- first moves ---- */
 
 static void try_first(around *a, move_function *move, const stw_unit_move *first) {
     stw_evaluation e;
@@ -174,9 +81,7 @@ static void try_first(around *a, move_function *move, const stw_unit_move *first
     a->offloads = move == stw_move_blocks && a->all->cost->acts[first->to].act == STW_ACT_OFFLOAD;
     stw_choice_copy(a->all->cost, &a->now, &a->centre->choice);
     if (!move(a->all->cost, &a->all->bars, first, &a->now)) return;
-    bool fits = evaluate(a, &a->now, &e);
-    if (fits) note(a, &a->now, &e, MOST_LOSS);
-    complete(a, fits, &e);
+    if (evaluate(a, &a->now, &e)) note(a, &a->now, &e, MOST_LOSS);
 }
 
 /* The same placement with another ring or load method. Rows know little of what rings do in caches.
@@ -253,11 +158,7 @@ static stw_status look_around(stw_candidates *all, const stw_plainness *most, ui
     *better = false;
     if (a.pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory");
     a.now = stw_choice_new(all->cost, a.pool);
-    a.second = stw_choice_new(all->cost, a.pool);
-    a.trial = stw_choice_new(all->cost, a.pool);
-    a.room_bytes = stw_pool_array(a.pool, all->cost->n_byte_rows, sizeof *a.room_bytes);
-    a.out_of_memory =
-        a.now.acts == NULL || a.second.acts == NULL || a.trial.acts == NULL || a.room_bytes == NULL;
+    a.out_of_memory = a.now.acts == NULL;
     if (!a.out_of_memory) {
         find_options(&a);
         find_neighbours(&a);

@@ -90,6 +90,7 @@ stw_time_row *stw_row_seconds(stw_cost *cost, stw_stretch stretch, const char *f
         .act_s = stw_pool_array(pool, cost->n_acts, sizeof(double))};
     if (row->name == NULL || row->unit_s == NULL || row->ring_s == NULL || row->act_s == NULL)
         return NULL;
+    row->unless = STW_NO_ACT;
     cost->n_time_rows++;
     return row;
 }

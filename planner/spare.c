@@ -119,7 +119,7 @@ stw_status stw_candidates_use_spare(stw_candidates *all, double gap, stw_ilp_res
         if ((double)(most - least) < WORTH * (double)limit_of(all->cost)) break;
     }
     (void)stw_cost_give_spare(all->cost, least);
-    if (least > before) STW_TRY(stw_candidates_look_around(all, err));
+    if (least > before) STW_TRY(stw_candidates_descend(all, err));
 out:
     return status;
 }

@@ -600,14 +600,17 @@ static void put_estimates(const stw_section *s) {
     const double best_s = stw_plan_estimate_s(plan, by->objective),
                  own_s = stw_plan_estimate_s(plan, plan->objective_s),
                  greedy_s = stw_plan_estimate_s(plan, by->greedy_objective);
+    const double off = stw_plan_iteration_s(plan) / best_s - 1;
     char greedy[96] = "no greedy placement fits";
     if (!isfinite(stw_plan_iteration_s(plan)) || !(best_s > 0)) return;
     if (isfinite(greedy_s))
         snprintf(greedy, sizeof greedy, "a greedy placement %s", stw_word_seconds(greedy_s).text);
     stw_doc_line(s->out, s->format,
                  "Estimates before simulation, per iteration: the integer program's optimum %s, "
-                 "this plan %s, %s.",
-                 stw_word_seconds(best_s).text, stw_word_seconds(own_s).text, greedy);
+                 "this plan %s, %s. Simulated, this plan takes %s%% %s than that optimum, which is "
+                 "an estimate, not a proven bound.",
+                 stw_word_seconds(best_s).text, stw_word_seconds(own_s).text, greedy,
+                 stw_word_number(fabs(100 * off)).text, off < 0 ? "less" : "more");
 }
 
 /* "from 143 simulated plans; " */
@@ -620,11 +623,11 @@ void stw_section_solver(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
     static const char *const outcome[] = {
-        [STW_OUTCOME_OPTIMAL] = "integer program solved to optimality",
-        [STW_OUTCOME_FEASIBLE] = "integer program not solved to optimality",
+        [STW_OUTCOME_OPTIMAL] = "integer program solved",
+        [STW_OUTCOME_FEASIBLE] = "integer program not solved to its optimum",
         [STW_OUTCOME_INFEASIBLE] =
             "infeasible; this plan has the smallest excess, as a sum of shares of the limits",
-        [STW_OUTCOME_LIMIT] = "the time limit ended the search, not proven optimal"};
+        [STW_OUTCOME_LIMIT] = "the time limit ended the search"};
     if (by->name == NULL || *by->name == '\0') return;
     char gap[64] = "", from[64] = "";
     if (plan->outcome != STW_OUTCOME_INFEASIBLE) simulated_words(by, from, sizeof from);

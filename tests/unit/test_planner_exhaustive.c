@@ -212,7 +212,7 @@ static void shares_are_kept(void) {
     CU_ASSERT_EQUAL(stw_choice_update_units(cost, &choice, STW_UPDATE_RESIDENT), (n + 2) / 4);
     CU_ASSERT_EQUAL(stw_choice_update_units(cost, &choice, STW_UPDATE_CPU),
                     (3 * n + 2) / 4 - (n + 2) / 4);
-    const stw_bars none = {0, 0};
+    const stw_bars none = {.places = 0};
     /* units move between places, but not out of their shares */
     stw_choice_descend(cost, &none, n, &choice, &evaluation);
     CU_ASSERT_TRUE(stw_choice_keeps_shares(cost, &choice));

@@ -554,8 +554,6 @@ static void expand_length(expander *x, const char *in, size_t n, bool quoted) {
     int maybe = 0;
     size_t length = 0;
     bool known = is && !p.odd && !p.absent;
-    if (is && p.list && p.scalar && x->r->state->nounset != STW_SHELL_NO)
-        stw_shell_poison(x->r, "${#name[@]} of a variable that is no list under set -u");
     if (is && p.absent && p.list && (in[1] == '@' || in[1] == '*'))
         known = !x->r->arguments_unknown;
     for (size_t i = 0; known && i < p.n_words; i++) {
