@@ -18,6 +18,8 @@ typedef stw_status (*stw_planner_simulate)(const stw_job *job, const stw_program
 /** Asks that nothing is decided where bounds alone say that the plan is of no interest. */
 typedef struct stw_planner_sieve {
     double most_s;          /* > 0: no choice takes less seconds; 0: any will do */
+    double most_rows_s;     /* > 0: what the solver found takes less seconds, by the rows */
+    bool rough;             /* whether a plan at risk could be at less is asked later */
     double most_share;      /* of the GPU's memory, by which rows may be over where nothing fits */
     bool too_slow, too_big; /* out: nothing was decided */
     bool too_much_state;    /* out: too big, in every layout of as many ranks */

@@ -94,7 +94,7 @@ typedef struct stw_layout_search {
     uint64_t planned;     /* with the integer program and the simulator */
     uint64_t compared;    /* of these, once more with all that the planner compares */
     uint64_t refused;     /* by the checks of a whole run */
-    uint64_t too_slow;    /* whatever memory there is, slower than the best one */
+    uint64_t too_slow;    /* by bounds, slower than the best one */
     uint64_t too_big;     /* whatever is decided, over a limit by far */
     uint64_t unfit;       /* of those that were planned */
     uint64_t left;        /* not looked at: the search went on around the best ones */
