@@ -129,9 +129,10 @@ static stw_status fit_layout(const stw_point_base *base, const stw_cluster *clus
                                          .sieve = &sieve,
                                          .simulate = base->simulate};
     STW_TRY(stw_plan_new_sharing(base->model, cluster, run, &plan, err));
-    plan->walk_alone = true;
+    plan->walk_alone = !options->without_risk;
     STW_TRY(stw_planner_solve(plan, &planner, err));
     *fits = !sieve.too_big && plan->verdict != STW_VERDICT_DOES_NOT_FIT;
+    if (options->without_risk) *fits = *fits && plan->verdict != STW_VERDICT_AT_RISK;
 out:
     stw_plan_free(plan);
     return status;
