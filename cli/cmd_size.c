@@ -335,7 +335,7 @@ int stw_cmd_size(int argc, char **argv) {
         "--model MODELS",
         "Find the smallest cluster of each kind on which the run of each model fits, and the one "
         "with the fewest GPU-hours per token. The smallest: GPUs of a node one by one, then nodes "
-        "one by one; where 5 nodes are not enough, 1,024 are looked at first, and where these are "
+        "one by one; where 4 nodes are not enough, 1,024 are looked at next, and where these are "
         "not either, none is taken to be. On each count all layouts are searched in which ranks "
         "hold less (parallel.cp, ep, tp, pp, etp, loss.fused and load.method, as far as the engine "
         "searches them and neither --set nor the run gives them; the tokens of a step stay), the "
