@@ -20,10 +20,13 @@ static const row rows[] = {
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
+/* Every product of every program asks: most words differ in their first letter. */
+static bool same(const char *a, const char *b) { return a[0] == b[0] && strcmp(a, b) == 0; }
+
 /* The first row of these rates. */
 static size_t first_of(const char *rates) {
     for (size_t i = 0; i < N_ROWS; i++)
-        if (strcmp(rows[i].rates, rates) == 0) return i;
+        if (same(rows[i].rates, rates)) return i;
     return N_ROWS;
 }
 
@@ -36,8 +39,8 @@ static const row *find(const char *rates, const char *work, const char *kernel, 
                        const char *pass) {
     size_t first = first_of(rates);
     for (size_t i = first < N_ROWS ? first : 0; i < N_ROWS; i++)
-        if (strcmp(rows[i].work, work) == 0 && strcmp(rows[i].kernel, kernel) == 0 &&
-            strcmp(rows[i].head, head) == 0 && strcmp(rows[i].pass, pass) == 0)
+        if (same(rows[i].work, work) && same(rows[i].kernel, kernel) && same(rows[i].head, head) &&
+            same(rows[i].pass, pass))
             return &rows[i];
     return &rows[0]; /* a test holds that every rates has all rows */
 }

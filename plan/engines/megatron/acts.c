@@ -254,7 +254,7 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
     } else {
         row = STW_SUM(row, q, k, v);                           /* mixed */
         if (stw_megatron_turns(job)) row = STW_SUM(row, q, k); /* query and key with positions */
-        if (has_query_norm(job, group) && groups > 1) row = stw_plus(row, q);
+        if (groups > 1 && has_query_norm(job, group)) row = stw_plus(row, q);
         /* the gate in `mixed`, copied where it is strided; the gated output */
         if (has_output_gate(job, group)) row = STW_SUM(row, q, groups > 1 ? q : 0, result);
     }
@@ -395,7 +395,7 @@ static mlp_bytes mlp_of(const stw_job *job, uint32_t group, bool fp8) {
     mlp_bytes out = {0};
     out.dense = between(job, rows, f->ffn / p->tp, products, fp8);
     out.shared = between(job, rows, f->shared_ffn / p->tp, products, fp8);
-    if (tensor_of(job, group, "shared_expert_gate") != NULL) /* its output, the gate's */
+    if (f->shared_ffn > 0 && tensor_of(job, group, "shared_expert_gate") != NULL) /* two outputs */
         out.shared = STW_SUM(out.shared, stw_megatron_hidden_bytes(job),
                              stw_times(c, stw_megatron_row_tokens(job)));
     out.backward = (fp8 ? mlp_backward_fp8 : mlp_backward)(job, rows, widest, products);

@@ -406,10 +406,10 @@ static void run_tower(pass *p, bool backward) {
 /* Is this the last layer of the chunk with the final norm, which multi-token prediction follows? */
 static bool norm_follows(const pass *p, uint32_t i) {
     const layer_state *s = &p->layers[i];
-    if (stw_megatron_mtp_layers(p->job) == 0 || stw_megatron_is_mtp(p->job, s->block)) return false;
-    if (s->chunk != stw_megatron_norm_chunk(p->job)) return false;
-    return i + 1 == p->n || p->layers[i + 1].chunk != s->chunk ||
-           stw_megatron_is_mtp(p->job, p->layers[i + 1].block);
+    const bool last = i + 1 == p->n || p->layers[i + 1].chunk != s->chunk ||
+                      stw_megatron_is_mtp(p->job, p->layers[i + 1].block);
+    return last && !stw_megatron_is_mtp(p->job, s->block) && stw_megatron_mtp_layers(p->job) > 0 &&
+           s->chunk == stw_megatron_norm_chunk(p->job);
 }
 
 static void keep_norm(pass *p, const layer_state *s) {
