@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What `stowage size` finds is the smallest: plans fit there and do not fit on one GPU or one node fewer; one step
-# more of the longest sequence and of the largest micro batch does not fit.
+# more of the longest sequence and of the largest micro batch is at risk or does not fit.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 tiny_model
 tiny_cluster 4
@@ -44,7 +44,7 @@ for layout in nodes=$((nodes - 1)) parallel.cp=2 parallel.cp=4 parallel.cp=8 par
     [ $code != 0 ] || fail "one node fewer fits with $layout"
 done
 
-# the longest sequence and the largest micro batch: one step more does not fit
+# the longest sequence and the largest micro batch are without risk, as the row is: one step more is at risk or does not fit
 planned "$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=2GiB "$@" -o size.csv
 for key in seq_len:12:1024 micro_batch:13:1; do
     name=${key%%:*}
@@ -52,10 +52,10 @@ for key in seq_len:12:1024 micro_batch:13:1; do
     column=${key#*:}
     most=$(field size.csv "${column%:*}")
     plan tiny.yaml:1 --set node.gpu.memory=2GiB --set placement.moments=gpu --set "batch.seq_len=256" --set "batch.$name=$most"
-    [ $code = 0 ] || [ $code = 9 ] || fail "$name $most does not fit"
+    [ $code = 0 ] || fail "$name $most does not fit without risk: exit $code"
     plan tiny.yaml:1 --set node.gpu.memory=2GiB --set placement.moments=gpu --set "batch.seq_len=256" \
         --set "batch.$name=$((most + step))"
-    [ $code = 4 ] || fail "$name $most is not the most: exit $code"
+    [ $code = 4 ] || [ $code = 9 ] || fail "$name $most is not the most: exit $code"
 done
 
 # a layout that makes it smaller; the run's own where it is set
@@ -116,7 +116,7 @@ fixed --model Llama-3.1-70B --gpus l40s --set engine=deepspeed --set batch.seq_l
     --set precision.params=bf16 --set precision.master=fp32 || fail "no size where 1024 nodes have too few sequences"
 [ "$(field fixed.csv 3)" = 8 ] || fail "$(field fixed.csv 3) nodes, not 8"
 fixed --model tiny --gpus tiny.yaml --set engine=megatron --set batch.seq_len=256 --set batch.tokens_per_step=16384 \
-    --set node.gpu.memory=250MiB
+    --set node.gpu.memory=300MiB
 [ "$(field fixed.csv 12)" = 1024 ] || fail "longest sequence $(field fixed.csv 12), not 1024"
 fixed --model Llama-3.1-8B --gpus h100-80g --set engine=megatron --set batch.seq_len=8k --set batch.tokens_per_step=4096k \
     --set precision.params=bf16 --set precision.master=fp32
