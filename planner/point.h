@@ -45,8 +45,7 @@ STW_MUST_USE stw_status stw_point_compute_seconds(const stw_point_base *base,
                                                   double *out, stw_error *err);
 typedef struct stw_point_fit_options {
     double time_limit_s;
-    bool any_layout;   /* false: the run's own alone */
-    bool without_risk; /* of the run's own, what is at risk does not fit */
+    bool any_layout; /* false: the run's own alone */
 } stw_point_fit_options;
 
 /** What stw_point_fits finds. */
@@ -57,8 +56,7 @@ typedef struct stw_point_fit {
 } stw_point_fit;
 /** Is there a layout with which a base fits, of the keys that nobody has given (stw_layouts_open)?
  * The run's own comes first, then plain ones. Where it does not fit with the load that the engine
- * usually does and load.method is auto, with sharded_read. Nothing is compared or simulated;
- * what is reserved counts where risk does.
+ * usually does and load.method is auto, with sharded_read. Nothing is compared or simulated.
  * @param pool of out->layout */
 STW_MUST_USE stw_status stw_point_fits(const stw_point_base *base, const char *const *settings,
                                        size_t n_settings, const stw_point_fit_options *options,
