@@ -169,13 +169,6 @@ stw_status stw_candidates_walk(stw_candidates *all, const stw_choice *choice,
 
 /* ---- the list ---- */
 
-static bool same_choice(const stw_cost *cost, const stw_choice *a, const stw_choice *b) {
-    bool same_ring = a->ring == b->ring || stw_choice_uses(cost, a) == 0;
-    return same_ring && a->load == b->load &&
-           memcmp(a->units, b->units, cost->n_places * sizeof *a->units) == 0 &&
-           memcmp(a->acts, b->acts, cost->n_acts * sizeof *a->acts) == 0;
-}
-
 static stw_candidate *append(stw_candidates *all, const stw_choice *choice) {
     stw_candidate *list =
         stw_pool_grow(all->pool, all->list, all->n, (size_t)all->n + 1, &all->room, sizeof *list);
@@ -206,7 +199,7 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
     stw_evaluation rows;
     if (index != NULL) *index = STW_NO_CANDIDATE;
     for (uint32_t i = 0; i < all->n; i++)
-        if (same_choice(all->cost, &all->list[i].choice, choice)) {
+        if (stw_choice_is_same(all->cost, &all->list[i].choice, choice)) {
             if (index != NULL) *index = i;
             return STW_STATUS_OK;
         }

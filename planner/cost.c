@@ -34,6 +34,13 @@ void stw_choice_copy(const stw_cost *cost, stw_choice *to, const stw_choice *fro
     memcpy(acts, from->acts, cost->n_acts * sizeof *acts);
 }
 
+bool stw_choice_is_same(const stw_cost *cost, const stw_choice *a, const stw_choice *b) {
+    bool same_ring = a->ring == b->ring || stw_choice_uses(cost, a) == 0;
+    return same_ring && a->load == b->load &&
+           memcmp(a->units, b->units, cost->n_places * sizeof *a->units) == 0 &&
+           memcmp(a->acts, b->acts, cost->n_acts * sizeof *a->acts) == 0;
+}
+
 uint32_t stw_choice_update_units(const stw_cost *cost, const stw_choice *choice,
                                  stw_update update) {
     uint32_t units = 0;

@@ -138,6 +138,7 @@ void stw_cost_free(stw_cost *cost);
 /** A choice with room for its acts, all zero; acts is NULL when memory is out. */
 stw_choice stw_choice_new(const stw_cost *cost, stw_pool *pool);
 void stw_choice_copy(const stw_cost *cost, stw_choice *to, const stw_choice *from);
+bool stw_choice_is_same(const stw_cost *cost, const stw_choice *a, const stw_choice *b);
 /** Units that a choice gives to an update engine. */
 uint32_t stw_choice_update_units(const stw_cost *cost, const stw_choice *choice, stw_update update);
 /** Does the choice give every engine whose share is fixed as many units as the run says? */

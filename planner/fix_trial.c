@@ -373,9 +373,7 @@ stw_status stw_fix_verify(stw_trials *trials, stw_fix *fix, const stw_fix_judge 
     made.cluster = specs.cluster;
     made.run = specs.run;
     made.job = specs.job;
-    status = judge->solve(judge->by, &made, left_s, &refused);
-    specs.job = made.job; /* another one where keys were turned */
-    STW_TRY(status);
+    STW_TRY(judge->solve(judge->by, &made, left_s, &refused));
     spend(trials, &made, PLANNED);
     if (made.outcome == STW_OUTCOME_INFEASIBLE) {
         *fits = false;

@@ -60,6 +60,8 @@ typedef struct search {
     const stw_run_spec *run;
     const stw_layouts_options *options;
     double end_s, most_s; /* most_s: of the batch; 0: any */
+    double most_rows_s;   /* of the batch, by what the solver found; 0: any */
+    bool all;             /* layouts are looked at */
     bool whole;           /* all that the planner compares */
     bool hopeless;        /* some layout is, and whether any fits is all that is asked */
     result *results;      /* [layouts.n] */
@@ -92,14 +94,16 @@ static void judge(const stw_plan *plan, result *out) {
 
 static stw_status solve(const search *s, stw_plan *plan, result *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_planner_sieve sieve = {.most_s = s->most_s, .most_share = LOOSE_ROWS};
+    stw_planner_sieve sieve = {.most_s = s->most_s,
+                               .most_rows_s = s->most_rows_s,
+                               .rough = true,
+                               .most_share = LOOSE_ROWS};
     const stw_planner_options planner = {.time_limit_s = s->end_s - stw_now_s(),
                                          .no_fixes = true,
                                          .no_prices = true,
                                          .no_alternatives = true,
                                          .no_reasons = true,
                                          .only_stage1 = !s->whole,
-                                         .tells_turns = s->options->tells_turns,
                                          .sieve = s->whole ? NULL : &sieve,
                                          .simulate = s->options->simulate};
     STW_TRY(stw_planner_solve(plan, &planner, err));
@@ -229,6 +233,8 @@ static stw_status flush(search *s, stw_error *err) {
                     ? s->results[best].seconds * (1 + slack)
                     : 0;
     if (most_s > 0 && !(s->most_s > 0 && s->most_s < most_s)) s->most_s = most_s;
+    /* what is slower by less than FAR may lead to what is faster */
+    s->most_rows_s = s->all ? s->most_s : s->most_s * FAR / (1 + slack);
     s->planned += s->n_batch;
     return s->n_batch > 0 ? run_batch(s, err) : STW_STATUS_OK;
 }
@@ -515,9 +521,10 @@ stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster
     STW_TRY(make_case(model, cluster, run, pool, &c, err));
     c.slow_too = options->fits_only;
     STW_TRY(stw_layouts_list(&c, engine->layouts, pool, &s.layouts, err));
+    s.all = s.layouts.n <= (options->brief ? BRIEF_SEEDS : MOST_EXHAUSTIVE);
     s.results = stw_pool_array(pool, s.layouts.n, sizeof *s.results);
     if (s.results == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
-    if (s.layouts.n > (options->brief ? BRIEF_SEEDS : MOST_EXHAUSTIVE)) {
+    if (!s.all) {
         STW_TRY(plan_seeds(&s, err));
         STW_TRY(plan_around(&s, err));
     } else if (s.layouts.n > 1 || !options->brief) {

@@ -42,7 +42,6 @@ static stw_status choose_layout(const stw_point_base *base, const stw_cluster *c
     const stw_layouts_options layouts = {.time_limit_s = LAYOUT_SHARE * options->time_limit_s,
                                          .jobs = 1,
                                          .fits_only = options->fits_only,
-                                         .tells_turns = base->import != NULL,
                                          .brief = options->quick,
                                          .most_s = options->most_s,
                                          .simulate = base->simulate,
@@ -63,7 +62,6 @@ static stw_status make_plan(const stw_point_base *base, const char *const *all, 
                                          .no_prices = true,
                                          .no_alternatives = true,
                                          .no_reasons = true,
-                                         .tells_turns = base->import != NULL,
                                          .only_stage1 = options->fits_only || options->quick,
                                          .sieve = options->quick ? &sieve : NULL,
                                          .simulate = base->simulate};
@@ -131,9 +129,10 @@ static stw_status fit_layout(const stw_point_base *base, const stw_cluster *clus
                                          .sieve = &sieve,
                                          .simulate = base->simulate};
     STW_TRY(stw_plan_new_sharing(base->model, cluster, run, &plan, err));
-    plan->walk_alone = true;
+    plan->walk_alone = !options->without_risk;
     STW_TRY(stw_planner_solve(plan, &planner, err));
     *fits = !sieve.too_big && plan->verdict != STW_VERDICT_DOES_NOT_FIT;
+    if (options->without_risk) *fits = *fits && plan->verdict != STW_VERDICT_AT_RISK;
 out:
     stw_plan_free(plan);
     return status;

@@ -45,7 +45,8 @@ STW_MUST_USE stw_status stw_point_compute_seconds(const stw_point_base *base,
                                                   double *out, stw_error *err);
 typedef struct stw_point_fit_options {
     double time_limit_s;
-    bool any_layout; /* false: the run's own alone */
+    bool any_layout;   /* false: the run's own alone */
+    bool without_risk; /* of the run's own, what is at risk does not fit */
 } stw_point_fit_options;
 
 /** What stw_point_fits finds. */
@@ -56,7 +57,8 @@ typedef struct stw_point_fit {
 } stw_point_fit;
 /** Is there a layout with which a base fits, of the keys that nobody has given (stw_layouts_open)?
  * The run's own comes first, then plain ones. Where it does not fit with the load that the engine
- * usually does and load.method is auto, with sharded_read. Nothing is compared or simulated.
+ * usually does and load.method is auto, with sharded_read. Nothing is compared or simulated;
+ * what is reserved counts where risk does.
  * @param pool of out->layout */
 STW_MUST_USE stw_status stw_point_fits(const stw_point_base *base, const char *const *settings,
                                        size_t n_settings, const stw_point_fit_options *options,

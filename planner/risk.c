@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner/risk.h"
 
+#include <string.h>
+
 #include "core/checked.h"
 #include "plan/files/verdict.h"
 
@@ -65,24 +67,56 @@ static void drop(stw_plan *plan) {
     stw_pool_free(plan->pool);
 }
 
-stw_status stw_risk_excess(const stw_plan *plan, const stw_cost *cost, const stw_choice *choice,
-                           stw_risk_level level, uint64_t *bytes, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    *bytes = 0;
-    if (!stw_risk_is_judged(plan, level)) return STW_STATUS_OK;
-    stw_plan judged = {.model = plan->model,
-                       .cluster = plan->cluster,
-                       .run = plan->run,
-                       .job = plan->job,
-                       .pool = stw_pool_new(),
-                       .walk_alone = true};
-    if (judged.pool == NULL)
+/* @param judged whose choice and level are set */
+static stw_status note_replay(const stw_plan *plan, const stw_cost *cost, stw_judged *judged,
+                              stw_error *err) {
+    const uint32_t n = plan->job->n_kinds;
+    if (judged->replayed == NULL)
+        judged->replayed = stw_pool_array(cost->pool, n, sizeof *judged->replayed);
+    if (judged->replayed == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for a plan");
-    if (level == STW_RISK_AVOIDABLE) judged.run.allocator.expandable_segments = true;
-    STW_TRY(stw_cost_decide(cost, choice, judged.pool, &judged.decisions, err));
-    STW_TRY(stw_plan_derive_bytes(&judged, err));
-    STW_TRY(stw_plan_gpu_excess(&judged, bytes, err));
+    memcpy(judged->replayed, plan->replayed, n * sizeof *judged->replayed);
+    judged->known = true;
+    return STW_STATUS_OK;
+}
+
+stw_status stw_risk_judge(const stw_plan *plan, const stw_cost *cost, const stw_choice *choice,
+                          stw_risk_level level, stw_judged *judged, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    if (judged->known && judged->level == level &&
+        stw_choice_is_same(cost, &judged->choice, choice))
+        return STW_STATUS_OK;
+    judged->known = false;
+    judged->level = level;
+    judged->excess_bytes = 0;
+    stw_choice_copy(cost, &judged->choice, choice);
+    if (!stw_risk_is_judged(plan, level)) return STW_STATUS_OK;
+    stw_plan other = {.model = plan->model,
+                      .cluster = plan->cluster,
+                      .run = plan->run,
+                      .job = plan->job,
+                      .pool = stw_pool_new(),
+                      .walk_alone = true};
+    if (other.pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for a plan");
+    if (level == STW_RISK_AVOIDABLE) other.run.allocator.expandable_segments = true;
+    STW_TRY(stw_cost_decide(cost, choice, other.pool, &other.decisions, err));
+    STW_TRY(stw_plan_derive_bytes(&other, err));
+    STW_TRY(stw_plan_gpu_excess(&other, &judged->excess_bytes, err));
+    STW_TRY(note_replay(&other, cost, judged, err));
 out:
-    drop(&judged);
+    drop(&other);
     return status;
+}
+
+bool stw_risk_has_replay(const stw_plan *plan, const stw_cost *cost, const stw_choice *choice,
+                         const stw_judged *judged) {
+    return judged->known && judged->level == STW_RISK_NONE && judged->excess_bytes == 0 &&
+           !plan->walk_alone && stw_choice_is_same(cost, &judged->choice, choice);
+}
+
+void stw_risk_give_replay(const stw_judged *judged, stw_plan *plan) {
+    const uint32_t n = plan->job->n_kinds;
+    memcpy(plan->replayed, judged->replayed, n * sizeof *plan->replayed);
+    for (uint32_t k = 0; k < n; k++) stw_plan_show_peaks(plan, k);
 }

@@ -27,9 +27,24 @@ bool stw_risk_is_judged(const stw_plan *plan, stw_risk_level level);
 void stw_risk_limit_nodes(const stw_plan *plan, stw_risk_level level, stw_cost *cost);
 /** The limit that GPU rows begin with: what a level admits of allocated bytes alone. */
 uint64_t stw_risk_gpu_limit(const stw_plan *plan, stw_risk_level level);
-/** Bytes by which the GPUs of a choice are over what a level admits; 0: it may be taken.
- * @param plan of which job, specs and model are used */
-STW_MUST_USE stw_status stw_risk_excess(const stw_plan *plan, const stw_cost *cost,
-                                        const stw_choice *choice, stw_risk_level level,
-                                        uint64_t *bytes, stw_error *err);
+/** The choice that was judged last, and what was found. */
+typedef struct stw_judged {
+    bool known;
+    stw_choice choice; /* made by the caller */
+    stw_risk_level level;
+    uint64_t excess_bytes;  /* of GPUs, over what the level admits; 0: it may be taken */
+    stw_replayed *replayed; /* [n_kinds], as on GPUs without a limit */
+} stw_judged;
+
+/** Judge a choice, unless it is the one that was judged last.
+ * @param plan of which job, specs and model are used @param judged in and out */
+STW_MUST_USE stw_status stw_risk_judge(const stw_plan *plan, const stw_cost *cost,
+                                       const stw_choice *choice, stw_risk_level level,
+                                       stw_judged *judged, stw_error *err);
+/** Is the replay of a choice's plan known? What is within all limits is replayed without them as it
+ * is with them. */
+bool stw_risk_has_replay(const stw_plan *plan, const stw_cost *cost, const stw_choice *choice,
+                         const stw_judged *judged);
+/** Give it to the plan, which is derived without one. */
+void stw_risk_give_replay(const stw_judged *judged, stw_plan *plan);
 #endif

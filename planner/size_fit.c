@@ -78,12 +78,13 @@ static stw_status answer_of(stw_size_search *s, stw_status status, const stw_err
     return status;
 }
 
-/* Does it fit? What is refused, or has no plan in time, does not. @param layout NULL: any */
-static stw_status ask(stw_size_search *s, const char *layout, const char *extra, stw_point_fit *out,
-                      stw_error *err) {
+/* Does it fit? What is refused, or has no plan in time, does not. @param layout NULL: any
+ * @param without_risk of a layout: what is at risk does not either */
+static stw_status ask(stw_size_search *s, const char *layout, const char *extra, bool without_risk,
+                      stw_point_fit *out, stw_error *err) {
     stw_error why = STW_ERROR_INIT;
     stw_point_base base = *s->base;
-    const stw_point_fit_options options = {s->options->time_limit_s, layout == NULL};
+    const stw_point_fit_options options = {s->options->time_limit_s, layout == NULL, without_risk};
     const char *settings[STW_SIZE_MOST_SETTINGS];
     size_t n;
     base.cluster = &s->cluster;
@@ -109,7 +110,7 @@ static stw_status ask_plan(stw_size_search *s, bool *fits, stw_error *err) {
 
 stw_status stw_size_ask(stw_size_search *s, bool *fits, stw_error *err) {
     stw_point_fit found;
-    stw_status status = ask(s, NULL, NULL, &found, err);
+    stw_status status = ask(s, NULL, NULL, false, &found, err);
     s->best = found.layout;
     *fits = found.fits;
     if (status == STW_STATUS_OK && *fits && s->strict) status = ask_plan(s, fits, err);
@@ -138,6 +139,7 @@ stw_status stw_size_find_most(stw_size_search *s, const char *key, uint64_t from
     stw_status status = STW_STATUS_OK;
     char setting[160];
     uint64_t least = from, most = 0; /* fits; does not, 0: not known */
+    const bool calm = s->answer->row.verdict == STW_SWEEP_FITS;
     while (most == 0 || most - least > step) {
         uint64_t at = least / step * step * 2;
         if (most > 0) at = (least + (most - least) / 2) / step * step;
@@ -145,7 +147,7 @@ stw_status stw_size_find_most(stw_size_search *s, const char *key, uint64_t from
         if (most > 0 ? at >= most : least >= cap) break;
         stw_point_fit here;
         snprintf(setting, sizeof setting, "%s%s=%" PRIu64, s->free_tokens, key, at);
-        STW_TRY(ask(s, s->best, setting, &here, err));
+        STW_TRY(ask(s, s->best, setting, calm, &here, err));
         *(here.fits ? &least : &most) = at;
     }
     *out = least;

@@ -44,8 +44,8 @@ stw_status stw_size_plan(stw_size_search *s, const char *layout, const stw_point
 stw_status stw_size_find_first(stw_size_search *s, uint32_t from, bool *fits, stw_error *err);
 /** Does it fit where the search is, with some layout? */
 stw_status stw_size_ask(stw_size_search *s, bool *fits, stw_error *err);
-/** The largest multiple of `step` above `from`, or `from`, with which it fits with s->best. The
- * micro batches of a step stay, not its tokens. */
+/** The largest multiple of `step` above `from`, or `from`, with which it fits with s->best,
+ * without risk where the row has none. The micro batches of a step stay, not its tokens. */
 stw_status stw_size_find_most(stw_size_search *s, const char *key, uint64_t from, uint64_t step,
                               uint64_t cap, uint64_t *out, stw_error *err);
 void stw_size_note_setup(const stw_plan *plan, stw_size_setup *out);

@@ -7,15 +7,14 @@
 #include "reports/plan_sections.h"
 #include "reports/verdict.h"
 
-/* "180 planned, 64 too slow whatever memory there is" */
+/* "180 planned, 64 left out, because bounds say ..." */
 static void put_counts(const stw_section *s) {
     const stw_layout_search *l = &s->plan->layout_search;
     const struct {
         uint64_t n;
         const char *what;
     } counts[] = {
-        {l->too_slow, "left out, because they are slower than the best plan whatever memory there "
-                      "is"},
+        {l->too_slow, "left out, because bounds say that they are slower than the best plan"},
         {l->too_big, "left out, because they need more memory than there is whatever is decided"},
         {l->refused, "refused by the engine's checks"},
         {l->left, "not looked at: the search went on around the best ones of a coarse grid"},

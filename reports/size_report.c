@@ -102,6 +102,12 @@ static bool is_of_several(const stw_size_answer *answers, uint32_t n) {
 /* Nothing where it is not known. */
 static stw_word known(uint64_t count) { return count > 0 ? stw_word_count(count) : (stw_word){""}; }
 
+/* The longest sequence, or another most of a row: it is at risk where the row is. */
+static void put_most(stw_table *t, const stw_size_answer *a, uint64_t most) {
+    const bool risky = most > 0 && a->row.verdict == STW_SWEEP_AT_RISK;
+    stw_table_cell(t, "%s%s", known(most).text, risky ? " at risk" : "");
+}
+
 /* Not where it is at risk or a part is unknown. */
 static bool shown_to_fit(const stw_size_answer *a) {
     return a->fits && a->row.verdict == STW_SWEEP_FITS;
@@ -135,8 +141,8 @@ static void put_row(const part *p, bool several, bool prices, stw_table *t) {
     stw_table_cell(t, "%s", isfinite(hours) ? stw_word_number(hours).text : "");
     if (prices) stw_table_cell(t, "%s", isfinite(usd) ? stw_word_number(usd).text : "");
     stw_table_cell(t, "%s", row->reason != NULL ? row->reason : bound);
-    stw_table_cell(t, "%s", smallest ? known(a->longest_seq_len).text : "");
-    stw_table_cell(t, "%s", smallest ? known(a->largest_micro_batch).text : "");
+    put_most(t, a, smallest ? a->longest_seq_len : 0);
+    put_most(t, a, smallest ? a->largest_micro_batch : 0);
 }
 
 static bool has_prices(const stw_size_answer *answers, uint32_t n) {
@@ -276,7 +282,7 @@ static void put_short_row(const stw_size_answer *a, bool several, bool prices, s
     stw_table_cell(t, "%s", known_hours ? stw_word_number(hours).text : "");
     if (prices)
         stw_table_cell(t, "%s", known_hours && isfinite(usd) ? stw_word_number(usd).text : "");
-    stw_table_cell(t, "%s", known(a->longest_seq_len).text);
+    put_most(t, a, a->longest_seq_len);
     stw_table_cell(t, "%s", known_hours ? cheapest.setup->engine : "");
     stw_table_cell(t, "%s", known_hours ? precision_words(cheapest.setup).text : "");
     stw_table_cell(t, "%s", known_hours ? margin_words(&cheapest).text : "");

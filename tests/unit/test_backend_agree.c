@@ -3,6 +3,7 @@
  * a result or a schedule, the decisions and the model are in it, and the first difference is named
  * with key, rank and both values. */
 #include "backend/executor/run.h"
+#include "plan/files/plan_terms.h"
 #include "plan/spec/registry.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
@@ -49,31 +50,75 @@ static void differ(const stw_rank_run *a, const stw_rank_run *b, const char *key
     stw_text_free(&two);
 }
 
+static stw_status after(void *state, stw_rank_run *run, uint32_t iteration, stw_error *err) {
+    (void)state;
+    (void)run;
+    (void)iteration;
+    (void)err;
+    return STW_STATUS_OK;
+}
+
+/* Lines of the list that are options: they stand before those of the plan. */
+static uint32_t options_of(const stw_rank_run *run) {
+    stw_text list = STW_TEXT_INIT;
+    uint32_t n = 0;
+    CHECK_OK(stw_exec_settings(run, &list, err));
+    for (stw_term l = stw_term_at(list.data); l.key_length > 0; l = stw_term_at(stw_term_next(&l)))
+        n += strncmp(l.key, "--", 2) == 0 || strncmp(l.key, "poison_freed ", 13) == 0 ||
+             strncmp(l.key, "ceiling ", 8) == 0;
+    stw_text_free(&list);
+    return n;
+}
+
 static void every_option(void) {
-    stw_plan *plan = plan_with((const char *const[]){NULL});
     const stw_executor_options base = {.steps = 3, .seed = 5, .timeout_s = 20};
-    stw_executor_options other = base;
+    static const struct {
+        stw_executor_options with; /* steps, seed, timeout_s 0: those of `base` */
+        const char *key, *zero, *other;
+    } rows[] = {
+        {{.steps = 4}, "--steps", "3", "4"},
+        {{.seed = 6}, "--seed", "5", "6"},
+        {{.weights = "folder"}, "--weights", "random", "files"},
+        {{.timeout_s = 2.5}, "--timeout", "20.0", "2.5"},
+        {{.no_digest = true}, "--no-digest", "false", "true"},
+        {{.compare_weights = true}, "--compare-weights", "false", "true"},
+        {{.error_if_nonfinite = true}, "--error-if-nonfinite", "false", "true"},
+        {{.other_grad = {2, 7, 0.5f}}, "--set-gradient", "none", "2:7=0.5"},
+        {{.output = "run.json"}, "--output", "none", "run.json"},
+        {{.trace = "trace.json"}, "--trace", "none", "trace.json"},
+        {{.poison_freed = true}, "poison_freed", "false", "true"},
+        {{.after_iteration = after}, "ceiling", "false", "true"},
+    };
+    const uint32_t n = sizeof rows / sizeof rows[0];
+    stw_plan *plan = plan_with((const char *const[]){NULL});
     stw_rank_run a = run_of(plan, &base), b;
-#define CHANGE(assignment, key, zero, changed)                                                     \
-    other = base;                                                                                  \
-    other.assignment;                                                                              \
-    b = run_of(plan, &other);                                                                      \
-    differ(&a, &b, key, zero, changed)
-    CHANGE(steps = 4, "--steps", "3", "4");
-    CHANGE(seed = 6, "--seed", "5", "6");
-    CHANGE(weights = "folder", "--weights", "random", "files");
-    CHANGE(timeout_s = 2.5, "--timeout", "20.0", "2.5");
-    CHANGE(no_digest = true, "--no-digest", "false", "true");
-    CHANGE(compare_weights = true, "--compare-weights", "false", "true");
-    CHANGE(output = "run.json", "--output", "none", "run.json");
-    CHANGE(trace = "trace.json", "--trace", "none", "trace.json");
-    CHANGE(poison_freed = true, "poison_freed", "false", "true");
-#undef CHANGE
+    stw_executor_options other;
+    for (uint32_t i = 0; i < n; i++) {
+        other = rows[i].with;
+        if (other.steps == 0) other.steps = base.steps;
+        if (other.seed == 0) other.seed = base.seed;
+        if (!(other.timeout_s > 0)) other.timeout_s = base.timeout_s;
+        b = run_of(plan, &other);
+        differ(&a, &b, rows[i].key, rows[i].zero, rows[i].other);
+    }
+    /* step, element and value of a gradient each count */
+    stw_executor_options one = base;
+    one.other_grad = (stw_other_grad){2, 7, 0.5f};
+    static const stw_other_grad others[] = {{3, 7, 0.5f}, {2, 8, 0.5f}, {2, 7, 0.25f}};
+    static const char *const words[] = {"3:7=0.5", "2:8=0.5", "2:7=0.25"};
+    a = run_of(plan, &one);
+    for (int i = 0; i < 3; i++) {
+        other = base;
+        other.other_grad = others[i];
+        b = run_of(plan, &other);
+        differ(&a, &b, "--set-gradient", "2:7=0.5", words[i]);
+    }
     stw_backend gpu = stw_backend_host;
     gpu.name = "cuda";
     b = a;
     b.backend = &gpu;
     differ(&a, &b, "--backend", "host", "cuda");
+    CU_ASSERT_EQUAL(options_of(&a), n + 1); /* a new option needs a row */
     stw_plan_free(plan);
 }
 

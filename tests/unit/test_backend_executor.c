@@ -428,6 +428,29 @@ static void the_time_line_is_whole(void) {
     stw_plan_free(plan);
 }
 
+/* ---- a clock that stands still ---- */
+
+static bool clock_stands;
+double __real_stw_process_now_s(void);
+double __wrap_stw_process_now_s(void);
+double __wrap_stw_process_now_s(void) { return clock_stands ? 100 : __real_stw_process_now_s(); }
+
+/* Seconds are zero, rates are not known. */
+static void no_rates_without_seconds(void) {
+    stw_plan *plan = plan_of(small_size, NULL, 1, resident, all_units);
+    const stw_executor_options options = options_of(2);
+    stw_run_result *result = NULL;
+    clock_stands = true;
+    CHECK_OK(stw_execute(plan, &options, &result, err));
+    clock_stands = false;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(result);
+    CU_ASSERT_EQUAL(result->time_s[STW_PHASE_OPTIMIZER_STEP], 0);
+    CU_ASSERT_TRUE(isnan(result->params_per_s) && isnan(result->up_bps));
+    CU_ASSERT_TRUE(isnan(result->down_bps));
+    stw_run_result_free(result);
+    stw_plan_free(plan);
+}
+
 /* ---- refusals ---- */
 
 static void refused(stw_plan *plan, stw_status status, const char *word) {
@@ -481,4 +504,5 @@ STW_TEST_MAIN("backend executor", {"placement changes no bit", placement_changes
               {"bad weights are named", bad_weights_are_named},
               {"measured bytes are the walk", measured_bytes_are_the_walk},
               {"the time line is whole", the_time_line_is_whole},
+              {"no rates without seconds", no_rates_without_seconds},
               {"what cannot run is refused", what_cannot_run_is_refused})

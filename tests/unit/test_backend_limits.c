@@ -146,6 +146,23 @@ static void capability_lifts_the_lock_limit(void) {
     remove_machine();
 }
 
+/* Of several lines that say something the first counts, and of a file without keys the first line.
+ */
+static void the_first_line_counts(void) {
+    new_machine();
+    put("proc/self/cgroup", "0::/job\n");
+    put("sys/fs/cgroup/job/memory.max", "4294967296\n8589934592\n");
+    put("sys/fs/cgroup/job/cpu.max", "200000 100000\n100000 100000\n");
+    put("proc/meminfo", "MemTotal: 1024 kB\nMemTotal: 2048 kB\nMemAvailable: 512 kB\n"
+                        "MemAvailable: 256 kB\n");
+    const stw_limits l = read_limits();
+    CU_ASSERT_EQUAL(l.cgroup_bytes, 4 * GIB);
+    CU_ASSERT_EQUAL(l.cores, 2);
+    CU_ASSERT_EQUAL(l.memory_bytes, 1 << 20);
+    CU_ASSERT_EQUAL(l.available_bytes, 512 << 10);
+    remove_machine();
+}
+
 static void strange_files_limit_nothing(void) {
     new_machine();
     put("proc/self/cgroup", "nonsense\n0:\n::\n0::\n");
@@ -421,6 +438,7 @@ STW_TEST_MAIN("backend limits", {"without control groups", reads_without_groups}
               {"control groups, version 2", reads_version_2},
               {"control groups, version 1", reads_version_1},
               {"CAP_IPC_LOCK lifts the page-lock limit", capability_lifts_the_lock_limit},
+              {"the first line counts", the_first_line_counts},
               {"strange files limit nothing", strange_files_limit_nothing},
               {"what is forbidden is refused", refuses_what_is_forbidden},
               {"traps are warned of", traps_are_warned_of},

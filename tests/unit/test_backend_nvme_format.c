@@ -491,6 +491,20 @@ static void folders_have_defaults(void) {
     CU_ASSERT_EQUAL(next_descriptor(), descriptor);
 }
 
+/* stderr takes some bytes of a message at a time, and is interrupted in between. */
+static bool takes_little;
+static unsigned writes;
+ssize_t __real_write(int file, const void *bytes, size_t n);
+ssize_t __wrap_write(int file, const void *bytes, size_t n);
+ssize_t __wrap_write(int file, const void *bytes, size_t n) {
+    if (file != STDERR_FILENO || !takes_little) return __real_write(file, bytes, n);
+    if (++writes % 3 == 0) {
+        errno = EINTR;
+        return -1;
+    }
+    return __real_write(file, bytes, n < 7 ? n : 7);
+}
+
 /* In a process of its own, what a signal does, with stderr in a file. */
 static void on_signal(void) {
     if (freopen("said.txt", "w", stderr) == NULL) exit(1);
@@ -512,7 +526,7 @@ static void on_signal(void) {
     exit(0);
 }
 
-static void signals_remove_and_tell(void) {
+static void what_a_signal_does(bool little) {
     static const char *const names[] = {"a.state", "b.state", "c.state", "d.state", "e.state"};
     char text[1000] = "";
     int result = 0;
@@ -520,6 +534,7 @@ static void signals_remove_and_tell(void) {
     fflush(NULL);
     pid_t child = fork();
     CU_ASSERT_TRUE_FATAL(child >= 0);
+    takes_little = little;
     if (child == 0) on_signal();
     CU_ASSERT_EQUAL(waitpid(child, &result, 0), child);
     CU_ASSERT_TRUE(WIFEXITED(result));
@@ -534,6 +549,11 @@ static void signals_remove_and_tell(void) {
               "stowage: warning: the state on NVMe of step 40 is kept in b.state; see: stowage "
               "state list folder\n");
     for (int i = 0; i < 5; i++) CU_ASSERT_EQUAL(unlink(names[i]), i == 0 ? -1 : 0);
+}
+
+static void signals_remove_and_tell(void) {
+    what_a_signal_does(false);
+    what_a_signal_does(true);
 }
 
 STW_TEST_MAIN("backend nvme format", {"places follow each other", places_follow_each_other},

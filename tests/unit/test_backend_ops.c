@@ -332,6 +332,71 @@ static void adopted_parameters_are_as_loaded(void) {
     stw_plan_free(plan);
 }
 
+static const void *bytes_of(const stw_rank_run *run, const stw_region *region) {
+    return region->tier == STW_TIER_GPU
+               ? run->backend->device_address(run->device, region->offset_bytes, region->bytes)
+               : run->backend->host_address(run->device, region->offset_bytes, region->bytes);
+}
+
+/* The last third of a region becomes a region, at the same place. */
+static void cut_region(stw_plan *plan, uint32_t index) {
+    stw_layout *layout = plan->layouts[0];
+    stw_region *all = stw_pool_array(plan->pool, layout->n_regions + 1, sizeof *all);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(all);
+    memcpy(all, layout->regions, layout->n_regions * sizeof *all);
+    stw_region *first = &all[index], *last = &all[layout->n_regions++];
+    const uint64_t kept = first->params - first->params / 3, each = first->bytes / first->params;
+    *last = *first;
+    last->first_param += kept;
+    last->params -= kept;
+    last->offset_bytes += kept * each;
+    last->bytes -= kept * each;
+    first->params = kept;
+    first->bytes = kept * each;
+    layout->regions = all;
+}
+
+/* Every master is its own parameter, widened, also in regions whose parameters lie in several. */
+static void masters_of_several_pieces(void) {
+    stw_plan *plan = plan_of(with_master);
+    const stw_executor_options options = options_of();
+    uint32_t regions = 0, pieces = 0;
+    for (uint32_t i = plan->layouts[0]->n_regions; i-- > 0;)
+        if (plan->layouts[0]->regions[i].component == STW_COMPONENT_PARAMS) cut_region(plan, i);
+    stw_session *session = session_of(plan, &options);
+    issue(session, STW_PHASE_LOAD, 0);
+    const stw_rank_run *run = stw_session_run(session);
+    for (uint32_t m = 0; m < run->layout->n_regions; m++) {
+        const stw_region *master = &run->layout->regions[m];
+        uint64_t found = 0, wrong = 0;
+        stw_overlap part;
+        if (master->component != STW_COMPONENT_MASTER || master->tier == STW_TIER_NVME) continue;
+        const float *values = bytes_of(run, master);
+        const stw_view wanted = stw_region_view(master, &run->spaces[master->space]);
+        regions++;
+        for (uint32_t p = 0; p < run->layout->n_regions; p++) {
+            const stw_region *params = &run->layout->regions[p];
+            if (params->component != STW_COMPONENT_PARAMS) continue;
+            const uint16_t *stored = bytes_of(run, params);
+            stw_meet meet =
+                stw_meet_begin(wanted, stw_region_view(params, &run->spaces[params->space]));
+            while (stw_meet_next_run(&meet, &part)) {
+                const float *a = values + (part.a_first - master->first_param);
+                const uint16_t *b = stored + (part.b_first - params->first_param);
+                for (uint64_t i = 0; i < part.n; i++)
+                    wrong += stw_bits_from_float(a[i]) != (uint32_t)b[i] << 16;
+                found += part.n;
+                pieces++;
+            }
+        }
+        CU_ASSERT_EQUAL(found, master->params);
+        CU_ASSERT_EQUAL(wrong, 0);
+    }
+    CU_ASSERT_TRUE(regions == 3 && pieces == 6);
+    stw_session_close(session);
+    stw_plan_free(plan);
+}
+
 /* Rates of a session from step 2 on are those of a plan that had them. */
 static void a_session_takes_rates(void) {
     static const char *const groups =
@@ -393,6 +458,7 @@ int main(void) {
         {"the plan's capacity is kept", the_plans_capacity_is_kept},
         {"operations name their unit", operations_name_their_unit},
         {"masters have their params", masters_have_their_params},
+        {"masters of several pieces", masters_of_several_pieces},
         {"phases have an order", phases_have_an_order},
         {"adopted parameters are as loaded", adopted_parameters_are_as_loaded},
         {"a session takes rates", a_session_takes_rates}};

@@ -36,6 +36,7 @@ static struct {
     double clock_s;         /* that only goes forward */
     unsigned fail_add;      /* this call of stw_recording_add; 0: none */
     unsigned adds;
+    unsigned signals_ended; /* calls */
     bool has_nvml, unknown; /* unknown: bytes of GPUs */
 } m;
 static int release[2] = {-1, -1}; /* a pipe that the command waits at */
@@ -136,6 +137,17 @@ int __wrap_stw_record_signals_start(char *const *command, pid_t *child) {
     command_pid = *child;
     return code;
 }
+/* From here on signals are not passed on: the command has ended, and its number is still its own.
+ */
+void __real_stw_record_signals_ended(void);
+void __wrap_stw_record_signals_ended(void);
+void __wrap_stw_record_signals_ended(void) {
+    siginfo_t info = {0};
+    m.signals_ended++;
+    CU_ASSERT_EQUAL(waitid(P_PID, (id_t)command_pid, &info, WEXITED | WNOHANG | WNOWAIT), 0);
+    CU_ASSERT_EQUAL(info.si_pid, command_pid);
+    __real_stw_record_signals_ended();
+}
 stw_status __real_stw_recording_add(stw_recording *samples, const stw_recorded *sample,
                                     stw_error *err);
 stw_status __wrap_stw_recording_add(stw_recording *samples, const stw_recorded *sample,
@@ -169,6 +181,7 @@ static const char *run(const pass *passes, unsigned n, const char *script, stw_s
     stw_record_end();
     CU_ASSERT_EQUAL(m.at, n);
     CU_ASSERT_EQUAL(m.opened, 0);
+    CU_ASSERT_EQUAL(m.signals_ended, 1);
     close(release[0]);
     close(release[1]);
     size_t used = 0;

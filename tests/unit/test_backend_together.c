@@ -4,9 +4,12 @@
  * call of one rank fails, every rank ends, and says why. */
 #define _GNU_SOURCE
 #include <math.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 
-#include "backend/executor/run.h"
+#include "backend/executor/session.h"
+#include "backend/readers.h"
+#include "core/checked.h"
 #include "core/log.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/forked.h"
@@ -409,6 +412,80 @@ static void each_reads_once_more_what_another_reads(void) {
     CU_ASSERT_EQUAL(kinds, 7);
 }
 
+/* ---- how much one call reads ---- */
+
+/* Elements of the longest call, and calls that read more than their share or across its bounds. */
+static _Atomic(uint64_t) longest, too_long;
+stw_status __real_stw_weights_read(stw_weights *weights, uint32_t tensor, uint64_t first,
+                                   uint64_t count, void *out, stw_error *err);
+stw_status __wrap_stw_weights_read(stw_weights *weights, uint32_t tensor, uint64_t first,
+                                   uint64_t count, void *out, stw_error *err);
+stw_status __wrap_stw_weights_read(stw_weights *weights, uint32_t tensor, uint64_t first,
+                                   uint64_t count, void *out, stw_error *err) {
+    /* of fp64 the bytes that it is rounded to */
+    const uint64_t size = stw_min_u64(stw_dtype_bits(dtypes[tensor % N_DTYPES]) / 8, 4);
+    const uint64_t most = STW_READ_BYTES / size;
+    uint64_t seen = longest;
+    while (seen < count && !atomic_compare_exchange_weak(&longest, &seen, count)) continue;
+    if (first % most + count > most) too_long++;
+    return __real_stw_weights_read(weights, tensor, first, count, out, err);
+}
+
+static void be_reader(void *arg) {
+    const job *j = arg;
+    stw_plan *plan = plan_of(j);
+    stw_executor_options options = options_of(j);
+    stw_run_result *result = NULL;
+    options.steps = 1;
+    options.compare_weights = j->load == STW_LOAD_SHARDED_READ;
+    CHECK_OK(stw_execute(plan, &options, &result, err));
+    CU_ASSERT_TRUE(longest >= STW_READ_BYTES / 4); /* a whole one of a longer tensor */
+    CU_ASSERT_EQUAL(too_long, 0);
+    stw_run_result_free(result);
+    stw_plan_free(plan);
+}
+
+/* Also of what another rank has read: all ranks cut a tensor at the same places. */
+static void calls_read_up_to_the_same_bounds(void) {
+    static const stw_load methods[] = {STW_LOAD_ALL_RANKS, STW_LOAD_SHARDED_READ};
+    job j = {2, 2, STW_LOAD_ALL_RANKS, "large", resident, 1, {CLIP}, large};
+    stw_plan *plan = plan_of(&j);
+    write_folder(plan->model, "large");
+    stw_plan_free(plan);
+    for (int i = 0; i < 2; i++) {
+        j.load = methods[i];
+        forked_run(2, 2, be_reader, &j);
+    }
+}
+
+/* A step that moves parameters, but from no files: what was read is not compared once more. */
+static void be_moving(void *arg) {
+    const job *j = arg;
+    stw_plan *plan = plan_of(j);
+    stw_executor_options options = options_of(j);
+    stw_run_result *result = NULL;
+    unsigned steps = 0;
+    options.compare_weights = true;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        for (uint32_t m = 0; m < plan->programs[k]->n_movements; m++) {
+            stw_movement *movement = &plan->programs[k]->movements[m];
+            if (movement->phase == STW_PHASE_LOAD) continue;
+            CU_ASSERT_FALSE(movement->transfer.used);
+            movement->transfer.used = true;
+            steps++;
+        }
+    CU_ASSERT_TRUE(steps > 0);
+    CHECK_OK(stw_execute(plan, &options, &result, err));
+    if (forked_rank == 0 && result != NULL) CU_ASSERT_EQUAL(result->mismatched, 0);
+    stw_run_result_free(result);
+    stw_plan_free(plan);
+}
+
+static void loads_alone_are_compared(void) {
+    job j = {2, 2, STW_LOAD_SHARDED_READ, "files", resident, 1, {CLIP}, {0}};
+    forked_run(2, 2, be_moving, &j);
+}
+
 /* ---- gradients and factors ---- */
 
 typedef struct bad {
@@ -502,6 +579,56 @@ static void clip_factors_are_compared(void) {
     forked_run(3, 3, be_told, &j);
 }
 
+/* ---- a session that fails ---- */
+
+static bool is_broken;
+static stw_status norm_reset(stw_device *device, stw_stream of, stw_error *err) {
+    if (is_broken) return stw_fail(err, STW_STATUS_DEVICE, "device", "has fallen off the bus");
+    return stw_backend_host.norm_reset(device, of, err);
+}
+
+static stw_backend own_backend;
+static bool has_own_backend;
+stw_status __real_stw_backend_select(const char *name, const stw_backend **out, stw_error *err);
+stw_status __wrap_stw_backend_select(const char *name, const stw_backend **out, stw_error *err);
+stw_status __wrap_stw_backend_select(const char *name, const stw_backend **out, stw_error *err) {
+    const stw_status status = __real_stw_backend_select(name, out, err);
+    if (has_own_backend) *out = &own_backend;
+    return status;
+}
+
+/* Rank 1 fails before any operation of a step. It tells the others at once, not when it closes. */
+static void be_session(void *arg) {
+    const job *j = arg;
+    stw_plan *plan = plan_of(j);
+    const stw_executor_options options = options_of(j);
+    stw_session *session = NULL;
+    stw_session_sample sample;
+    stw_error error = STW_ERROR_INIT;
+    own_backend = stw_backend_host;
+    own_backend.norm_reset = norm_reset;
+    has_own_backend = true;
+    CHECK_OK(stw_session_open(plan, &options, &session, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(session);
+    CHECK_OK(stw_session_issue(session, STW_PHASE_LOAD, 0, &sample, err));
+    CHECK_OK(stw_session_seed_grads(session, 1, err));
+    CU_ASSERT_EQUAL(forked_shared->interrupted[forked_rank], 0);
+    is_broken = forked_rank == 1;
+    CU_ASSERT_EQUAL(stw_session_issue(session, STW_PHASE_FIRST_OPTIMIZER_STEP, 1, &sample, &error),
+                    STW_STATUS_DEVICE);
+    const char *says = is_broken ? "has fallen off the bus" : "another rank has given up (MPI): ";
+    CU_ASSERT_PTR_NOT_NULL(strstr(error.text, says));
+    if (strstr(error.text, says) == NULL) fprintf(stderr, "%s\n", error.text);
+    CU_ASSERT_TRUE(forked_shared->interrupted[forked_rank] > 0);
+    stw_session_close(session);
+    stw_plan_free(plan);
+}
+
+static void a_session_that_fails_ends_all_ranks(void) {
+    job j = {3, 3, STW_LOAD_RANK0_BROADCAST, NULL, stream, 1, {CLIP}, {0}};
+    forked_run(3, 3, be_session, &j);
+}
+
 /* ---- a call that fails ---- */
 
 static unsigned fail_at;
@@ -574,8 +701,11 @@ int main(void) {
         {"many ranks give the result of one", many_ranks_give_the_result_of_one},
         {"other bytes are named", other_bytes_are_named},
         {"each reads once more what another reads", each_reads_once_more_what_another_reads},
+        {"calls read up to the same bounds", calls_read_up_to_the_same_bounds},
+        {"loads alone are compared", loads_alone_are_compared},
         {"a gradient that is none is named by all", a_gradient_that_is_none_is_named_by_all},
         {"clip factors are compared", clip_factors_are_compared},
+        {"a session that fails ends all ranks", a_session_that_fails_ends_all_ranks},
         {"every failing collective ends all ranks", every_failing_collective_ends_all_ranks}};
     stw_log_set(quiet, NULL);
     if (system("rm -f stowage-nvme-*") != 0) return 2; /* state of runs that failed */

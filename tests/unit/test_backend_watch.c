@@ -38,14 +38,22 @@ typedef struct other {
     int commands, answers;
 } other;
 
+/* A transport that joins when a device is there: opening waits for nobody. */
+static const stw_comm_ops nccl = {.name = "nccl"};
+const stw_comm_ops *stw_comm_nccl_ops(void) { return &nccl; }
+static const stw_backend gpu = {.name = "cuda", .gpu = true};
+
 static int be_rank(char **argv) {
     stw_ranks ranks = ranks_of(argv[2], (uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]),
                                (uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]));
     stw_watch *watch = NULL;
+    stw_comm *comm = NULL;
     char command, answer, text[TEXT];
     while (read(STDIN_FILENO, &command, 1) == 1) {
         answer = '.';
         if (command == 'o') watch = stw_watch_open(&ranks);
+        if (command == 'c' && stw_comm_open(&ranks, &gpu, 60, &comm, NULL) != STW_STATUS_OK)
+            return 1;
         if (command == 'b') stw_watch_begin(watch, "sum");
         if (command == 'e') stw_watch_end(watch);
         if (command == 'g') stw_watch_give_up(watch, "disk: full");
@@ -54,6 +62,7 @@ static int be_rank(char **argv) {
         if (command == 'q') break;
         if (write(STDOUT_FILENO, &answer, 1) != 1) return 1;
     }
+    stw_comm_close(comm);
     stw_watch_close(watch);
     return 0;
 }
@@ -173,6 +182,24 @@ static void operations_are_named(void) {
     CU_ASSERT_EQUAL(strlen(text), 19);
     reap(&one);
     stw_watch_close(watch);
+}
+
+/* Who has opened its transport does not wait in it any more. */
+static void joining_has_an_end(void) {
+    const stw_ranks ranks = ranks_of("torchrun", 0, 2, 0, 2);
+    rank_variable = "RANK";
+    stw_watch *watch = stw_watch_open(&ranks);
+    other one = start("torchrun", "1", "2", "job");
+    (void)tell(&one, 'c');
+    stw_watch_begin(watch, "joining");
+    stw_watch_end(watch);
+    stw_watch_begin(watch, "sum");
+    describes(watch,
+              "rank 1 (process %d) has not come to it: it runs, and is after operation 1 (joining)",
+              one.process);
+    reap(&one);
+    stw_watch_close(watch);
+    rank_variable = "OMPI_COMM_WORLD_RANK";
 }
 
 static void stopped_and_ended_ranks_are_named(void) {
@@ -425,6 +452,7 @@ int main(int argc, char **argv) {
         {"a rank without a page is named with its program",
          a_rank_without_a_page_is_named_with_its_program},
         {"operations are named", operations_are_named},
+        {"joining has an end", joining_has_an_end},
         {"stopped and ended ranks are named", stopped_and_ended_ranks_are_named},
         {"who gives up is told to the others", who_gives_up_is_told_to_the_others},
         {"a rank lingers until the others know", a_rank_lingers_until_the_others_know},

@@ -287,6 +287,46 @@ static void roles_of_every_pair_sum_up(void) {
         }
 }
 
+/* Programs of some phases: roles, too, have all operations in these alone. */
+static void roles_have_operations_of_some_phases(void) {
+    static const uint32_t phases[] = {STW_NO_PHASES, 1u << STW_PHASE_FORWARD_BACKWARD,
+                                      1u << STW_PHASE_LOG_PROB};
+    stw_plan *plan = NULL;
+    CHECK_OK(try("Qwen3-8B", 1,
+                 "[{name: a, gpu_memory_utilization: 0.4}, {name: b, kind: reference}]", &plan,
+                 err));
+    derive(plan);
+    const uint32_t k = plan->job->largest;
+    const stw_program *whole = plan->programs[k];
+    for (size_t i = 0; i < 3; i++) {
+        stw_program *some = NULL;
+        uint32_t full = 0, less = 0;
+        CHECK_OK(stw_program_new_phases(plan->job, &plan->decisions, plan->layouts[k], phases[i],
+                                        &some, err));
+        CU_ASSERT_EQUAL_FATAL(some->n_movements, whole->n_movements);
+        for (uint32_t m = 0; m < some->n_movements; m++) {
+            const stw_movement *a = &some->movements[m], *b = &whole->movements[m];
+            uint32_t moved = 0, of_whole = 0;
+            CU_ASSERT_EQUAL(a->role_number, b->role_number);
+            if (a->role_number == 0) continue;
+            for (uint32_t o = 0; o < a->n_ops; o++)
+                moved += some->ops[a->first_op + o].kind != STW_OP_ALLOC &&
+                         some->ops[a->first_op + o].kind != STW_OP_FREE;
+            for (uint32_t o = 0; o < b->n_ops; o++)
+                of_whole += whole->ops[b->first_op + o].kind != STW_OP_ALLOC &&
+                            whole->ops[b->first_op + o].kind != STW_OP_FREE;
+            const bool is_full = stw_program_is_full(some, a->phase);
+            CU_ASSERT_EQUAL(moved, is_full ? of_whole : 0);
+            full += is_full && moved > 0;
+            if (of_whole > 0) less += !is_full && of_whole > 0;
+        }
+        CU_ASSERT_TRUE(less > 0);
+        CU_ASSERT_EQUAL((full > 0), (phases[i] == 1u << STW_PHASE_LOG_PROB));
+        stw_program_free(some);
+    }
+    stw_plan_free(plan);
+}
+
 static void roles_hold_what_they_say(void) {
     static const char *const keys[] = {"sleep_level: 1", "sleep_level: 2",
                                        "free_cache_engine: false"};
@@ -644,6 +684,7 @@ STW_TEST_MAIN("plan roles", {"nodes are shared out", nodes_are_shared_out},
               {"copies and padding", copies_and_padding}, {"experts and MLA", experts_and_mla},
               {"windows and states", windows_and_states}, {"share of SGLang", share_of_sglang},
               {"roles of every pair sum up", roles_of_every_pair_sum_up},
+              {"roles have operations of some phases", roles_have_operations_of_some_phases},
               {"roles hold what they say", roles_hold_what_they_say},
               {"rollouts receive in buckets", rollouts_receive_in_buckets},
               {"a reference waits on the host", a_reference_waits_on_the_host},

@@ -154,6 +154,13 @@ static void lists_add_up(void) {
                            2 * stw_work_seconds(&c, a.items, a.n), 1e-12);
     c.gpu.efficiency = 0.5;
     CU_ASSERT_DOUBLE_EQUAL(stw_work_hbm_seconds(&c, all.items, all.n), 200 / c.gpu.hbm_bps, 1e-18);
+    stw_work passes = {0}; /* traffic that came several times is one pass over all of it */
+    stw_work_add(&passes, &a, 3);
+    stw_work_traffic(&passes, 50);
+    stw_work_add(&passes, &a, 2);
+    CU_ASSERT_EQUAL(passes.n, 3);
+    CU_ASSERT_DOUBLE_EQUAL(stw_work_hbm_seconds(&c, passes.items, passes.n), 550 / c.gpu.hbm_bps,
+                           1e-18);
     for (uint32_t i = 0; i < 3 * STW_WORK_MOST; i++) /* more kinds than there is room for */
         stw_work_product(&all, false, 64 + i, 128, 256, 1, 0);
     CU_ASSERT_EQUAL(all.n, STW_WORK_MOST);
