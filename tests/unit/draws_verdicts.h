@@ -101,7 +101,7 @@ static inline stw_status draws_command_answer(draws_zoo *zoo, const draws_questi
 static inline stw_status draws_fit_answer(const draws_question *q, draws_answer *out,
                                           stw_error *err) {
     const stw_point_base base = draws_base(q);
-    const stw_point_fit_options options = {q->time_limit_s, false};
+    const stw_point_fit_options options = {.time_limit_s = q->time_limit_s};
     const char *settings[DRAWS_MOST_SETTINGS + 1];
     const size_t n = draws_settings(q, settings);
     stw_point_fit fit = {false, ""};
@@ -156,7 +156,7 @@ static inline stw_status draws_layout_answer(const draws_question *q, const char
 static inline stw_status draws_size_answer(const draws_question *q, draws_answer *out, char *layout,
                                            size_t layout_size, stw_error *err) {
     const stw_point_base base = draws_base(q);
-    const stw_point_fit_options options = {q->time_limit_s, true};
+    const stw_point_fit_options options = {.time_limit_s = q->time_limit_s, .any_layout = true};
     const char *settings[DRAWS_MOST_SETTINGS + 1];
     const size_t n = draws_settings(q, settings);
     stw_point_fit fit = {false, ""};
