@@ -57,7 +57,7 @@ static void write_file(const char *path, const char *text, size_t length, int mo
 static void write_launchers(void) {
     char text[4096], path[256], names[512] = "";
     if (mkdir("bin", 0777) != 0 && errno != EEXIST) die("bin");
-    if (mkdir("work", 0777) != 0 && errno != EEXIST) die("work");
+    if (mkdir("launch", 0777) != 0 && errno != EEXIST) die("launch");
     for (size_t i = 0; i < N_VARIABLES; i++) {
         strcat(names, " ");
         strcat(names, variables[i]);
@@ -75,10 +75,10 @@ static void write_launchers(void) {
         write_file(path, text, strlen(text), 0777);
     }
     static const char *const sourced[][2] = {
-        {"work/set_a.sh", "# it sets\nMBS=4\nSET=\"$MBS x\"\n"},
-        {"work/set_b.sh", "MBS=$(($1 + $2)); shift\n"},
-        {"work/set_c.sh", ". ./set_a.sh\nMBS=$((MBS * 2))\n"},
-        {"work/set_d.sh", "MBS=3\nreturn 4\nMBS=9\n"}};
+        {"launch/set_a.sh", "# it sets\nMBS=4\nSET=\"$MBS x\"\n"},
+        {"launch/set_b.sh", "MBS=$(($1 + $2)); shift\n"},
+        {"launch/set_c.sh", ". ./set_a.sh\nMBS=$((MBS * 2))\n"},
+        {"launch/set_d.sh", "MBS=3\nreturn 4\nMBS=9\n"}};
     for (size_t i = 0; i < sizeof sourced / sizeof sourced[0]; i++)
         write_file(sourced[i][0], sourced[i][1], strlen(sourced[i][1]), 0666);
     const char *batch = "#!/bin/bash\nexec bash\n";
@@ -89,7 +89,7 @@ static void write_launchers(void) {
 static size_t run_bash(const char *script, size_t length, char *record) {
     char path[4096], folder[3800], name[4096];
     int ends[2];
-    write_file("work/script.sh", script, length, 0666);
+    write_file("launch/script.sh", script, length, 0666);
     (void)unlink("record");
     if (getcwd(folder, sizeof folder) == NULL || pipe(ends) != 0) die("pipe");
     const pid_t child = fork();
@@ -100,7 +100,7 @@ static size_t run_bash(const char *script, size_t length, char *record) {
         char *const environment[] = {path, name, "LC_ALL=C", NULL};
         char *const words[] = {"bash", "script.sh", NULL};
         const int null = open("/dev/null", O_RDWR);
-        if (null < 0 || chdir("work") != 0) _exit(126);
+        if (null < 0 || chdir("launch") != 0) _exit(126);
         (void)setpgid(0, 0);
         dup2(null, 0);
         dup2(null, 2);
@@ -209,7 +209,7 @@ static verdict judge(const char *script, size_t length, const launch *theirs, ch
     verdict result = EQUAL;
     if (pool == NULL) die("pool");
     const stw_status status =
-        stw_shell_find("work/script.sh", script, length, starts, pool, &shell, &err);
+        stw_shell_find("launch/script.sh", script, length, starts, pool, &shell, &err);
     const char *variable = NULL;
     bool open = false;
     if (status != STW_STATUS_OK) {
