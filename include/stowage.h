@@ -160,11 +160,11 @@ typedef struct stw_plan_options_t {
     double time_limit_s; /* of the whole call; 0: 30 */
 } stw_plan_options_t;
 
-/** Plan, and predict bytes and seconds. The library links no ILP solver: it places by a greedy rule
- * that is valid but not optimal. The program `stowage plan` writes optimal plans; stw_read_plan
- * reads them. stw_get_plan_info says which solver was used.
+/** Plan, and predict bytes and seconds. The library links no ILP solver: it places by a greedy
+ * search that is valid but not optimal. The program `stowage plan` writes optimal plans;
+ * stw_read_plan reads them. stw_get_plan_info says which solver was used.
  * @param options NULL: defaults
- * @return NOTHING_FITS if the greedy rule finds no placement that fits */
+ * @return NOTHING_FITS if the greedy search finds no placement that fits */
 STW_API_CHECKED stw_status_t stw_make_plan(const stw_model_t *model,
                                            const stw_plan_options_t *options, size_t size,
                                            stw_plan_t **out, stw_error_t *error);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In place of planner/glpk_solver.c, which libstowage does not link: GLPK is GPL-3.0. A problem is
- * left unsolved at once, as if its time were over, and the planner falls back on its greedy rule.
- */
+ * left unsolved at once, as if its time were over, and descents on the rows stand in. */
 #include <math.h>
 
 #include "planner/milp.h"

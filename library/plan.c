@@ -87,7 +87,7 @@ out:
     return status;
 }
 
-/* Without a solver every search stops at once, and the planner keeps what the greedy rule found.
+/* Without a solver every program stays unsolved, and the planner takes what descents find.
  * See no_solver.c. */
 static stw_status solve(stw_plan *plan, const stw_plan_options_t *options, stw_error *err) {
     const stw_planner_options planner = {.time_limit_s = options->time_limit_s,
@@ -99,7 +99,7 @@ static stw_status solve(stw_plan *plan, const stw_plan_options_t *options, stw_e
     bool nothing = status == STW_STATUS_OK && plan->outcome == STW_OUTCOME_INFEASIBLE;
     if (nothing)
         return stw_fail(err, STW_STATUS_NOTHING_FITS, "planner",
-                        "the greedy rule finds no placement that fits; `stowage plan` searches "
+                        "the greedy search finds no placement that fits; `stowage plan` searches "
                         "all of them and says what is missing");
     if (status != STW_STATUS_OK && err != NULL) *err = why;
     if (status == STW_STATUS_OK && plan->outcome == STW_OUTCOME_LIMIT)

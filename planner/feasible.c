@@ -6,13 +6,10 @@
 
 stw_status stw_planner_feasible(const stw_cost *cost, double time_limit_s, stw_choice *choice,
                                 bool *fits, stw_error *err) {
-    stw_evaluation evaluation;
-    *fits = stw_greedy_solve(cost, choice, &evaluation);
-    if (*fits || time_limit_s <= 0) return STW_STATUS_OK;
-    stw_ilp_options options = {.time_limit_s = time_limit_s,
-                               .gap = 0.5,
-                               .only_stage1 = true,
-                               .most_nodes = QUESTION_NODES};
+    *fits = false;
+    if (time_limit_s <= 0) return STW_STATUS_OK;
+    stw_ilp_options options = {
+        .time_limit_s = time_limit_s, .gap = 0.5, .most_nodes = QUESTION_NODES};
     stw_ilp_result result;
     stw_status status = stw_ilp_solve(cost, &options, choice, &result, err);
     *fits = status == STW_STATUS_OK &&

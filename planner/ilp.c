@@ -267,12 +267,6 @@ stw_status stw_ilp_solve(const stw_cost *cost, const stw_ilp_options *options, s
                 .best_s = options->most_s > 0 ? options->most_s : INFINITY};
     STW_TRY(begin(&s));
     if (options->write_lp != NULL) STW_TRY(write_lp(cost, options, err));
-    if (options->start != NULL) {
-        stw_evaluation e;
-        stw_cost_evaluate(cost, options->start, &e);
-        if (stw_choice_keeps_bars(cost, options->start, &options->bars))
-            offer(&s, options->start, &e);
-    }
     STW_TRY(settle_rings(&s));
     judge(&s, start_s);
 out:

@@ -60,16 +60,37 @@ static stw_status no_memory(stw_error *err) {
 
 /* ---- attempts ---- */
 
-/* One attempt: greedy rule and integer program under the attempt's limit and bars. */
+/* Where the solver fails or its time is over: what descents on the rows find. */
+static stw_status solve_by_descents(stw_solving *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_milp_result *stage = &s->ilp.stages[0];
+    stw_ilp_result result;
+    stw_evaluation e;
+    const stw_ilp_options options = {
+        .time_limit_s = stw_solving_left_s(s), .bars = s->bars, .no_solver = true};
+    STW_TRY(stw_ilp_solve_least_over(s->cost, &options, &s->choice, &result, err));
+    stw_cost_evaluate(s->cost, &s->choice, &e);
+    if (result.outcome != STW_MILP_FEASIBLE || !e.fits) goto out;
+    s->ilp.outcome = stage->outcome = STW_MILP_FEASIBLE;
+    s->ilp.by_descents = true;
+    stage->objective = e.objective_s;
+    stage->gap = (e.objective_s - stage->bound) / e.objective_s;
+out:
+    return status;
+}
+
+/* One attempt: the integer program under the attempt's limit and bars. */
 static stw_status solve_once(stw_solving *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
     stw_cost_limit_gpu(s->cost, s->limit_bytes);
-    s->greedy_fits = stw_greedy_solve_without(s->cost, &s->bars, &s->greedy, &s->greedy_evaluation);
     stw_ilp_options ilp = {.time_limit_s = stw_solving_left_s(s),
                            .gap = stw_solving_gap(s->options),
                            .write_lp = s->options->write_lp,
-                           .bars = s->bars,
-                           .start = s->greedy_fits && !s->options->only_stage1 ? &s->greedy : NULL};
-    return stw_ilp_solve(s->cost, &ilp, &s->choice, &s->ilp, err);
+                           .bars = s->bars};
+    STW_TRY(stw_ilp_solve(s->cost, &ilp, &s->choice, &s->ilp, err));
+    if (s->ilp.outcome == STW_MILP_LIMIT) STW_TRY(solve_by_descents(s, err));
+out:
+    return status;
 }
 
 static uint32_t places_on_nvme(const stw_cost *cost) {
@@ -90,18 +111,9 @@ static uint32_t places_streamed(const stw_plan *plan, const stw_cost *cost) {
     return places;
 }
 
-/* Has an attempt found anything? The solver fails at times, and the greedy rule finds what it can
- * without it. */
-bool stw_solving_has_plan(const stw_solving *s) {
-    bool solved = s->ilp.outcome == STW_MILP_OPTIMAL || s->ilp.outcome == STW_MILP_FEASIBLE;
-    return solved || s->greedy_fits;
-}
-
 /* What an attempt under a limit has found. */
 typedef struct found {
-    stw_choice choice, greedy;
-    bool greedy_fits;
-    stw_evaluation greedy_evaluation;
+    stw_choice choice;
     stw_ilp_result ilp;
     uint64_t limit_bytes, gpu_bytes; /* gpu_bytes: of its rows */
     uint64_t excess_bytes;
@@ -124,12 +136,11 @@ static stw_status solve_and_judge(stw_solving *s, found *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_evaluation rows;
     STW_TRY(solve_once(s, err));
-    if (!stw_solving_has_plan(s) || is_too_slow(s)) return STW_STATUS_OK;
-    const stw_choice *choice = stw_solving_is_solved(s) ? &s->choice : &s->greedy;
-    stw_cost_evaluate(s->cost, choice, &rows);
+    if (!stw_solving_is_solved(s) || is_too_slow(s)) return STW_STATUS_OK;
+    stw_cost_evaluate(s->cost, &s->choice, &rows);
     out->gpu_bytes = rows.gpu_bytes;
     out->limit_bytes = s->limit_bytes;
-    STW_TRY(stw_risk_judge(s->plan, s->cost, choice, s->level, &s->judged, err));
+    STW_TRY(stw_risk_judge(s->plan, s->cost, &s->choice, s->level, &s->judged, err));
     out->excess_bytes = s->judged.excess_bytes;
 out:
     return status;
@@ -137,17 +148,11 @@ out:
 
 static void keep(const stw_solving *s, found *out) {
     stw_choice_copy(s->cost, &out->choice, &s->choice);
-    stw_choice_copy(s->cost, &out->greedy, &s->greedy);
-    out->greedy_fits = s->greedy_fits;
-    out->greedy_evaluation = s->greedy_evaluation;
     out->ilp = s->ilp;
 }
 
 static void take_back(stw_solving *s, const found *from) {
     stw_choice_copy(s->cost, &s->choice, &from->choice);
-    stw_choice_copy(s->cost, &s->greedy, &from->greedy);
-    s->greedy_fits = from->greedy_fits;
-    s->greedy_evaluation = from->greedy_evaluation;
     s->ilp = from->ilp;
     s->limit_bytes = from->limit_bytes;
     stw_cost_limit_gpu(s->cost, s->limit_bytes);
@@ -163,7 +168,7 @@ static stw_status raise_limit(stw_solving *s, found *least, uint64_t most, stw_e
         if (most - stw_min_u64(least->limit_bytes, most) < stw_scaled(most, WIDE)) break;
         s->limit_bytes = least->limit_bytes + (most - least->limit_bytes) / 2;
         STW_TRY(solve_and_judge(s, &now, err));
-        if (!stw_solving_has_plan(s)) break;
+        if (!stw_solving_is_solved(s)) break;
         if (now.excess_bytes > 0) {
             most = now.gpu_bytes;
             continue;
@@ -189,14 +194,13 @@ static stw_status solve_keeping_none(stw_solving *s, found *now, stw_error *err)
 static stw_status solve_without_risk(stw_solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t most = stw_risk_gpu_limit(s->plan, s->level), least = 0; /* too much, too little */
-    found now = {.choice = stw_choice_new(s->cost, s->cost->pool),
-                 .greedy = stw_choice_new(s->cost, s->cost->pool)};
-    if (now.choice.acts == NULL || now.greedy.acts == NULL) return no_memory(err);
+    found now = {.choice = stw_choice_new(s->cost, s->cost->pool)};
+    if (now.choice.acts == NULL) return no_memory(err);
     s->limit_bytes = most;
     for (int i = 0; i < MOST_LIMITS; i++) {
         STW_TRY(solve_and_judge(s, &now, err));
         if (is_too_slow(s)) return STW_STATUS_OK;
-        if (stw_solving_has_plan(s)) {
+        if (stw_solving_is_solved(s)) {
             s->rows_fit = true;
             const bool raises = i > 0 && now.excess_bytes == 0 && !s->options->only_stage1;
             if (raises) STW_TRY(raise_limit(s, &now, most, err));
@@ -213,11 +217,10 @@ static stw_status solve_without_risk(stw_solving *s, stw_error *err) {
     }
     STW_TRY(solve_keeping_none(s, &now, err));
     if (is_too_slow(s)) return STW_STATUS_OK;
-    if (stw_solving_has_plan(s) && now.excess_bytes == 0) return STW_STATUS_OK;
-    s->greedy_fits = false;
+    if (stw_solving_is_solved(s) && now.excess_bytes == 0) return STW_STATUS_OK;
     s->ilp.outcome = STW_MILP_INFEASIBLE;
 out:
-    if (!stw_solving_has_plan(s)) s->bars.acts = 0;
+    if (!stw_solving_is_solved(s)) s->bars.acts = 0;
     return status;
 }
 
@@ -232,7 +235,7 @@ static stw_status solve_filling(stw_solving *s, stw_error *err) {
         double share = fill + (1 - fill) * order[i] / FILL_STEPS;
         s->limit_bytes = order[i] < FILL_STEPS ? (uint64_t)((double)memory * share) : memory;
         STW_TRY(solve_once(s, err));
-        if (i == 1 ? !stw_solving_has_plan(s) : stw_solving_has_plan(s)) break;
+        if (i == 1 ? !stw_solving_is_solved(s) : stw_solving_is_solved(s)) break;
     }
 out:
     return status;
@@ -251,7 +254,7 @@ static stw_status solve_level(stw_solving *s, uint32_t barred, stw_error *err) {
         if (i > 0 && bars[i] == s->bars.places) continue;
         s->bars.places = bars[i];
         STW_TRY(s->level == STW_RISK_ANY ? solve_filling(s, err) : solve_without_risk(s, err));
-        if (stw_solving_has_plan(s)) break;
+        if (stw_solving_is_solved(s)) break;
     }
 out:
     return status;
@@ -323,13 +326,10 @@ static stw_status replace_risky(stw_solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const uint32_t acts = s->bars.acts;
     const bool settled = s->settled;
-    found risky = {.choice = stw_choice_new(s->cost, s->cost->pool),
-                   .greedy = stw_choice_new(s->cost, s->cost->pool),
-                   .limit_bytes = s->limit_bytes};
-    if (risky.choice.acts == NULL || risky.greedy.acts == NULL) return no_memory(err);
+    found risky = {.choice = stw_choice_new(s->cost, s->cost->pool), .limit_bytes = s->limit_bytes};
+    if (risky.choice.acts == NULL) return no_memory(err);
     keep(s, &risky);
     s->bars.acts = 0;
-    s->greedy_fits = false;
     STW_TRY(solve_in_spare_without_risk(s, err));
     if (stw_solving_is_solved(s)) return STW_STATUS_OK;
     accept_risk(s, risky.limit_bytes);
@@ -351,11 +351,11 @@ static stw_status solve_levels(stw_solving *s, uint32_t barred, stw_error *err) 
         if (s->level == STW_RISK_AVOIDABLE && rough) continue;
         if (stw_risk_differs(s->plan, s->level)) STW_TRY(solve_level(s, barred, err));
         if (is_too_slow(s) || stw_solving_is_over(s)) return STW_STATUS_OK;
-        if (stw_solving_has_plan(s)) break;
+        if (stw_solving_is_solved(s)) break;
     }
     if (s->level > STW_RISK_ANY) s->level = STW_RISK_ANY;
     const bool missed = s->level == STW_RISK_ANY && first != STW_RISK_ANY && !s->rows_fit;
-    if (missed && !rough && stw_solving_has_plan(s)) STW_TRY(replace_risky(s, err));
+    if (missed && !rough && stw_solving_is_solved(s)) STW_TRY(replace_risky(s, err));
 out:
     return status;
 }
@@ -365,7 +365,7 @@ stw_status stw_solving_search(stw_solving *s, stw_error *err) {
     const uint32_t streamed = places_streamed(s->plan, s->cost);
     for (int i = 0; i < (streamed != 0 ? 2 : 1); i++) {
         STW_TRY(solve_levels(s, i == 0 ? streamed : 0, err));
-        if (stw_solving_has_plan(s) || stw_solving_is_over(s)) break;
+        if (stw_solving_is_solved(s) || stw_solving_is_over(s)) break;
     }
 out:
     return status;

@@ -15,9 +15,7 @@ typedef struct stw_solving {
     stw_bars bars;        /* of the attempt at hand */
     uint64_t limit_bytes; /* of a GPU in it */
     stw_risk_level level; /* of it */
-    stw_choice choice, greedy;
-    bool greedy_fits;
-    stw_evaluation greedy_evaluation;
+    stw_choice choice;
     stw_ilp_result ilp;
     stw_judged judged; /* what was judged last */
     bool rows_fit;     /* without risk, before what is reserved was known */
@@ -38,10 +36,7 @@ stw_candidates stw_solving_candidates(const stw_solving *s, const stw_bars *bars
 bool stw_solving_is_over(const stw_solving *s);
 /** Has the solver found a choice? */
 bool stw_solving_is_solved(const stw_solving *s);
-/** Has an attempt found anything? The solver fails at times, and the greedy rule finds what it can
- * without it. */
-bool stw_solving_has_plan(const stw_solving *s);
-/** Attempts, the best level first, until one finds something: s->choice or s->greedy. A plan at
+/** Attempts, the best level first, until one finds something: s->choice. A plan at
  * risk is taken where none fits, or on request; one whose update the framework lacks where there is
  * no other. A sieve's most_s ends it as well. */
 STW_MUST_USE stw_status stw_solving_search(stw_solving *s, stw_error *err);

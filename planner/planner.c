@@ -81,13 +81,12 @@ static stw_status report_solver(stw_solving *s, stw_error *err) {
     stw_solver_report *report = &s->plan->solver;
     const stw_ilp_result *ilp = &s->ilp;
     report->version = stw_pool_string(s->plan->pool, stw_milp_solver_version());
-    report->name = stw_milp_solver_version()[0] != '\0' ? "glpk" : "greedy";
+    report->name = ilp->by_descents || report->version[0] == '\0' ? "greedy" : "glpk";
     report->rows = ilp->rows;
     report->columns = ilp->columns;
     report->objective = ilp->stages[s->proof].objective;
     report->bound = ilp->stages[s->proof].bound;
     report->gap = ilp->stages[s->proof].gap;
-    report->greedy_objective = s->greedy_fits ? s->greedy_evaluation.objective_s : NAN;
     report->n_stages = ilp->n_stages;
     report->stages = stw_pool_array(s->plan->pool, ilp->n_stages, sizeof *report->stages);
     if (report->stages == NULL || report->version == NULL) return no_memory(err);
@@ -357,29 +356,14 @@ out:
     return status;
 }
 
-/* The time was over before the ILP had anything: what greedy found is still a plan. */
-static stw_status finish_greedy(stw_solving *s, stw_error *err) {
-    if (!s->greedy_fits)
-        return stw_fail(err, STW_STATUS_TIME_LIMIT, "planner",
-                        "no plan was found in %.3g s; raise --time-limit",
-                        time_limit_of(s->options));
-    s->plan->solver.name = "greedy";
-    s->plan->solver.objective = s->greedy_evaluation.objective_s;
-    double bound = s->plan->solver.bound;
-    s->plan->solver.gap = (s->plan->solver.objective - bound) / s->plan->solver.objective;
-    s->plan->outcome = STW_OUTCOME_LIMIT;
-    return take_choice(s, &s->greedy, stw_plan_derive, err);
-}
-
 /* The problem of a job, with room for the answers. */
 static stw_status pose(stw_solving *s, const stw_job *job, stw_error *err) {
     stw_status status = stw_cost_new(job, &s->cost, err);
     if (status != STW_STATUS_OK) return status;
     s->choice = stw_choice_new(s->cost, s->cost->pool);
-    s->greedy = stw_choice_new(s->cost, s->cost->pool);
     s->judged.choice = stw_choice_new(s->cost, s->cost->pool);
-    const bool made = s->choice.acts != NULL && s->greedy.acts != NULL;
-    return made && s->judged.choice.acts != NULL ? STW_STATUS_OK : no_memory(err);
+    const bool made = s->choice.acts != NULL && s->judged.choice.acts != NULL;
+    return made ? STW_STATUS_OK : no_memory(err);
 }
 
 /* Do bounds say that the caller has no use for any choice? */
@@ -405,15 +389,17 @@ stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options,
     STW_TRY(stw_solving_search(&s, err));
     if (options->sieve != NULL && options->sieve->too_slow) goto out;
     bool timed_out = s.ilp.outcome == STW_MILP_LIMIT && stw_solving_is_over(&s);
-    if (!stw_solving_has_plan(&s) && !timed_out) {
+    if (!stw_solving_is_solved(&s) && !timed_out) {
         STW_TRY(try_step(&s, stw_solving_search_spare, err));
-        timed_out = !stw_solving_has_plan(&s) && !s.settled && stw_solving_is_over(&s);
+        timed_out = !stw_solving_is_solved(&s) && !s.settled && stw_solving_is_over(&s);
     }
     STW_TRY(report_solver(&s, err));
-    if (s.ilp.outcome == STW_MILP_OPTIMAL || s.ilp.outcome == STW_MILP_FEASIBLE)
+    if (stw_solving_is_solved(&s))
         STW_TRY(finish_fitting(&s, err));
-    else if (s.greedy_fits || timed_out)
-        STW_TRY(finish_greedy(&s, err));
+    else if (timed_out)
+        STW_TRY(stw_fail(err, STW_STATUS_TIME_LIMIT, "planner",
+                         "no plan was found in %.3g s; raise --time-limit",
+                         time_limit_of(options)));
     else
         STW_TRY(finish_infeasible(&s, err));
     plan->solver.seconds = stw_planner_now_s() - s.start_s;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The planner: chooses decisions for a job so that every row of bytes holds and seconds per
- * iteration are least. Two solvers share one problem (cost.h): the ILP (GLPK), and a greedy one
- * whose result is reported as the price of not planning. Several threads may plan at once, each its
+ * iteration are least. Where the ILP's solver (GLPK) has no answer, descents on the same rows
+ * (least_over.c) stand in. Several threads may plan at once, each its
  * own plan: GLPK keeps an environment for each thread.
  */
 #ifndef STW_PLANNER_PLANNER_H

@@ -109,8 +109,7 @@ static stw_status search_again(const stw_price_search *search, stw_cost *cost, p
     stw_ilp_options options = {.time_limit_s = fmin(left_s, PRICE_S),
                                .gap = PRICE_GAP,
                                .quick = true,
-                               .bars = search->bars,
-                               .start = search->choice};
+                               .bars = search->bars};
     stw_ilp_result result;
     STW_TRY(stw_ilp_solve(cost, &options, &choice, &result, err));
     if (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE)

@@ -24,7 +24,7 @@ typedef struct stw_price_search {
 STW_MUST_USE stw_status stw_planner_price(stw_plan *plan, const stw_price_search *search,
                                           stw_error *err);
 
-/** Does any choice keep all rows of bytes? The greedy rule answers first, then the ILP.
+/** Does any choice keep all rows of bytes?
  * @param choice out, one that does, where there is one @param fits out; false where the time was
  * over first */
 STW_MUST_USE stw_status stw_planner_feasible(const stw_cost *cost, double time_limit_s,

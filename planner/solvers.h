@@ -11,12 +11,10 @@ typedef struct stw_ilp_options {
     double time_limit_s;
     double gap;           /* 0 asks for a proof */
     const char *write_lp; /* the whole problem, all ring options in one, goes there; or NULL */
-    bool only_stage1;     /* kept for callers; there is one stage */
     bool no_solver;       /* least over: by the descents alone, as where the solver fails */
     uint32_t most_nodes;  /* > 0: of each search; so that the answer depends on no clock */
     bool quick;           /* what rounding finds will do: do not ask for whole units */
     stw_bars bars;
-    const stw_choice *start; /* known to fit, or NULL */
     double most_s; /* > 0: choices that take longer are of no interest (STW_MILP_CUT_OFF) */
 } stw_ilp_options;
 
@@ -24,6 +22,7 @@ typedef struct stw_ilp_options {
 
 typedef struct stw_ilp_result {
     stw_milp_outcome outcome; /* of stage 1 */
+    bool by_descents;         /* the solver had no answer: the choice is no program's optimum */
     uint32_t rows, columns;   /* of the problem of one ring option */
     uint64_t nodes;           /* of all searches */
     uint32_t n_stages;
@@ -72,13 +71,5 @@ void stw_choice_descend(const stw_cost *cost, const stw_bars *bars, uint32_t mos
  * @param units [n_places] @param blocks [n_acts] */
 void stw_choice_round(const stw_cost *cost, const double *units, const double *blocks,
                       stw_choice *choice);
-
-/** What somebody would do by hand: keep everything where it is fastest, and move state of the last
- * quanta away with a ring of 3 x 32 MiB until all rows hold. @return false where that finds nothing
- */
-bool stw_greedy_solve(const stw_cost *cost, stw_choice *choice, stw_evaluation *evaluation);
-/** The same without the places that are barred. */
-bool stw_greedy_solve_without(const stw_cost *cost, const stw_bars *bars, stw_choice *choice,
-                              stw_evaluation *evaluation);
 
 #endif

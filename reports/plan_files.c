@@ -88,8 +88,6 @@ static void put_solver(const stw_plan *plan, const rows *out) {
     row_double(out, "solver", "", "", "estimate", stw_plan_estimate_s(plan, plan->objective_s),
                "s");
     row_double(out, "solver", "", "", "bound", stw_plan_estimate_s(plan, plan->solver.bound), "s");
-    row_double(out, "solver", "", "", "greedy_estimate",
-               stw_plan_estimate_s(plan, plan->solver.greedy_objective), "s");
 }
 
 static void put_decisions(const stw_plan *plan, const stw_plan_facts *f, const rows *out) {

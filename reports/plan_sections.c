@@ -598,17 +598,13 @@ static void put_estimates(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
     const double best_s = stw_plan_estimate_s(plan, by->objective),
-                 own_s = stw_plan_estimate_s(plan, plan->objective_s),
-                 greedy_s = stw_plan_estimate_s(plan, by->greedy_objective);
+                 own_s = stw_plan_estimate_s(plan, plan->objective_s);
     const double off = stw_plan_iteration_s(plan) / best_s - 1;
-    char greedy[96] = "no greedy placement fits";
     if (!isfinite(stw_plan_iteration_s(plan)) || !(best_s > 0)) return;
-    if (isfinite(greedy_s))
-        snprintf(greedy, sizeof greedy, "a greedy placement %s", stw_word_seconds(greedy_s).text);
     stw_doc_line(s->out, s->format,
                  "Estimates before simulation, per iteration: the integer program's optimum %s, "
-                 "this plan %s, %s.",
-                 stw_word_seconds(best_s).text, stw_word_seconds(own_s).text, greedy);
+                 "this plan %s.",
+                 stw_word_seconds(best_s).text, stw_word_seconds(own_s).text);
     stw_doc_line(
         s->out, s->format,
         "Simulated, this plan takes %s%% %s than that optimum. The optimum is an estimate, "

@@ -66,7 +66,7 @@ void stw_section_ring(const stw_section *s);
 void stw_section_load_method(const stw_section *s);
 /** What the seconds of the load assume of its files. */
 void stw_section_load_seconds(const stw_section *s);
-/** Outcome and gap of the solver, and the cost of a greedy placement. */
+/** Outcome and gap of the solver. */
 void stw_section_solver(const stw_section *s);
 /** What a search of layouts found. Appends nothing if there was none. (layouts.c) */
 void stw_section_layouts(const stw_section *s);

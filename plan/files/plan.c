@@ -31,7 +31,7 @@ static stw_status make(stw_model *model, bool borrows, const stw_cluster *cluste
     memset(run, 0, sizeof *run);
     for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = NAN;
     plan->objective_s = plan->solver.objective = plan->solver.bound = NAN;
-    plan->solver.gap = plan->solver.greedy_objective = NAN;
+    plan->solver.gap = NAN;
     plan->solver.name = plan->solver.version = "";
     const stw_engine *engine = stw_engine_find(plan->run.engine);
     if (stw_run_spec_is_open(&plan->run))

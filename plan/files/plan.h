@@ -31,12 +31,11 @@ typedef struct stw_solver_stage {
     double objective, bound, gap, seconds;
 } stw_solver_stage;
 typedef struct stw_solver_report {
-    const char *name, *version; /* "glpk", "greedy" */
+    const char *name, *version; /* "glpk"; "greedy": descents on the rows */
     double seconds;
     uint32_t rows, columns;
     uint32_t simulated;           /* plans that were compared by the simulator; 0: none */
     double objective, bound, gap; /* stage 1: seconds per iteration, as the rows estimate them */
-    double greedy_objective;      /* NaN where greedy found nothing */
     uint32_t n_stages;
     stw_solver_stage *stages;
 } stw_solver_report;

@@ -69,7 +69,6 @@ static stw_status read_solver(const stw_tree *tree, stw_plan *plan, stw_error *e
     STW_TRY(stw_part_real(tree, node, "gap", &s->gap, err));
     STW_TRY(check_gap(tree, node, s->objective, s->bound, s->gap, err));
     STW_TRY(stw_part_u32(tree, node, "simulated_plans", &s->simulated, err));
-    STW_TRY(stw_part_real(tree, node, "greedy_objective", &s->greedy_objective, err));
     STW_TRY(stw_part_real(tree, node, "plan_objective", &plan->objective_s, err));
     STW_TRY(items_of(tree, node, "stages", plan->pool, sizeof(stw_solver_stage), &stages, err));
     s->stages = stages.elements;

@@ -29,7 +29,6 @@ static void write_solver(const stw_plan *plan, stw_json *json) {
     stw_json_double(json, "bound", solver->bound);
     stw_json_double(json, "gap", solver->gap);
     stw_json_u64(json, "simulated_plans", solver->simulated);
-    stw_json_double(json, "greedy_objective", solver->greedy_objective);
     stw_json_double(json, "plan_objective", plan->objective_s);
     stw_json_begin_array(json, "stages");
     for (uint32_t i = 0; i < solver->n_stages; i++) {

@@ -118,7 +118,7 @@ static void evidence_round_trips(void) {
     stw_plan_judge(plan);
     plan->outcome = STW_OUTCOME_INFEASIBLE;
     plan->solver =
-        (stw_solver_report){"glpk", "5.0", 0.1, 10, 20, 143, 1.25, 1.249, 8e-4, NAN, 2, stages};
+        (stw_solver_report){"glpk", "5.0", 0.1, 10, 20, 143, 1.25, 1.249, 8e-4, 2, stages};
     plan->n_prices = 2;
     plan->prices = prices;
     plan->n_bindings = plan->n_fixes = 1;
@@ -141,7 +141,6 @@ static void evidence_round_trips(void) {
     CU_ASSERT_EQUAL(again->bindings[0].enough_bytes, 1ull << 40);
     CU_ASSERT_EQUAL(again->bindings[0].n_changes, 1);
     CU_ASSERT_STRING_EQUAL(again->bindings[0].changes[0].value, "1024GiB");
-    CU_ASSERT_TRUE(isnan(again->solver.greedy_objective));
     CU_ASSERT_TRUE(isnan(again->time_s[STW_PHASE_LOAD]));
     CU_ASSERT_EQUAL(again->objective_s, 1.0 / 3.0);
     free(text);

@@ -203,14 +203,15 @@ static void print_case(const job_case *c, stw_text *out) {
     if (plan == NULL) return;
     stw_cost *cost = case_cost(plan);
     stw_choice choice = stw_choice_new(cost, cost->pool);
+    const stw_ilp_options descents = {.time_limit_s = 60, .no_solver = true};
     uint64_t seed = (uint64_t)(c - golden_jobs) + 1;
     for (uint32_t i = 0; i < c->choices; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s-%u", c->name, i + 1);
-        stw_evaluation evaluation;
+        stw_ilp_result result;
         case_choice(cost, &seed, &choice);
         if (!stw_choice_keeps_shares(cost, &choice))
-            (void)stw_greedy_solve(cost, &choice, &evaluation);
+            CHECK_OK(stw_ilp_solve_least_over(cost, &descents, &choice, &result, err));
         CHECK_OK(stw_cost_decide(cost, &choice, plan->pool, &plan->decisions, err));
         plan->decisions.blocks_in_turn = i % 2 == 1;
         CHECK_OK(stw_plan_derive(plan, err));
