@@ -8,7 +8,7 @@
 #include "planner/fixes.h"
 
 static const uint64_t GIB = 1ull << 30;
-static const uint64_t MAX_NODE_FACTOR = 1024;
+static const uint64_t MAX_NODE_DOUBLINGS = 10, MAX_NODE_FACTOR = 1ull << 10;
 static const uint64_t DISK_STEP_GIB = 100, MOST_DISK_STEPS = 160;
 static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
 
@@ -390,7 +390,8 @@ static void add_parallel(const adding *to) {
                             .why = "cuts sequences over GPUs",
                             .kind = STW_KNOB_DOUBLE,
                             .from = run->parallel.cp,
-                            .n = cutting_doublings(run->parallel.cp, cut, 1),
+                            .n = cutting_doublings(run->parallel.cp, cut, 1) +
+                                 (kinds == 0 ? MAX_NODE_DOUBLINGS : 0),
                             .follows_nodes = kinds == 0});
 }
 

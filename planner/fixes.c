@@ -127,7 +127,7 @@ static stw_status fewest(const stw_fix_search *search, stw_mix *mix, uint32_t k,
                          stw_trial want, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     range in = {low, mix->steps[k]};
-    while (in.high - in.low > 1) {
+    while (in.low + 1 < in.high) {
         stw_tried here;
         stw_mix tried = *mix;
         /* lengths are rarely needed in full: look near the start first */
@@ -150,8 +150,9 @@ out:
 static void follow(const stw_plan *plan, stw_mix *mix, uint64_t factor) {
     const uint64_t ranks = stw_times(plan->job->world, factor);
     for (uint32_t i = 0; i < mix->n; i++)
-        for (const stw_knob *k = mix->knobs[i]; k->follows_nodes && mix->steps[i] < k->n;)
-            if (k->from << ++mix->steps[i] >= ranks) break;
+        for (const stw_knob *k = mix->knobs[i]; k->follows_nodes && mix->steps[i] < k->n &&
+                                                ranks % (k->from << (mix->steps[i] + 1)) == 0;)
+            mix->steps[i]++;
 }
 
 /* Counts of machines fit or not by powers of two first: those divide what the others may not. Where
@@ -185,6 +186,8 @@ static stw_status bring_back(const stw_fix_search *search, stw_mix *mix, stw_tri
     stw_status status = STW_STATUS_OK;
     for (uint32_t k = mix->n; k-- > 0;)
         STW_TRY(fewest(search, mix, k, k + 1 == mix->n ? low : 0, want, err));
+    /* wide cuts divide few counts of nodes, the narrower ones more */
+    STW_TRY(fewest(search, mix, mix->n - 1, low, want, err));
 out:
     return status;
 }
@@ -204,21 +207,29 @@ static bool is_of_layouts(const stw_fix_search *search, const stw_knob *k) {
     return search->layouts && (k->kind == STW_KNOB_NODES || strcmp(k->key, "parallel.ep") == 0);
 }
 
-/* More nodes than are enough at risk. */
-static stw_status try_safer_nodes(stw_fix_search *search, stw_mix *at, stw_error *err) {
+/* Bring a mix back that fits, note it, and where it is at risk such as fits with more nodes. */
+static stw_status bring_back_and_note(stw_fix_search *search, stw_mix *mix, stw_trial is,
+                                      uint64_t low, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_tried here;
-    uint64_t low = at->steps[0];
-    STW_TRY(double_nodes(search, at, 0, STW_TRIAL_FITS, &here, &low, err));
-    if (here.is != STW_TRIAL_FITS) goto out;
-    STW_TRY(bring_back(search, at, here.is, low, err));
-    STW_TRY(note(search, at, here.is, err));
+    const uint32_t last = mix->n - 1;
+    stw_tried safer = {STW_TRIAL_REFUSED, INFINITY};
+    STW_TRY(bring_back(search, mix, is, low, err));
+    STW_TRY(note(search, mix, is, err));
+    if (is != STW_TRIAL_AT_RISK || mix->knobs[last]->kind != STW_KNOB_NODES) goto out;
+    stw_mix more = *mix; /* cut further, it may take fewer nodes than those at risk */
+    low = 0;
+    STW_TRY(double_nodes(search, &more, last, STW_TRIAL_FITS, &safer, &low, err));
+    if (safer.is != STW_TRIAL_FITS) goto out;
+    STW_TRY(bring_back(search, &more, safer.is, low, err));
+    STW_TRY(note(search, &more, safer.is, err));
 out:
     return status;
 }
 
 static stw_status try_alone(stw_fix_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    stw_tried plan;
+    STW_TRY(try_mix(search, &(stw_mix){0}, &plan, err));
     for (uint32_t i = 0; i < search->knobs.n; i++) {
         stw_knob *k = &search->knobs.list[i];
         stw_mix at = {0};
@@ -233,12 +244,10 @@ static stw_status try_alone(stw_fix_search *search, stw_error *err) {
         else
             STW_TRY(try_mix(search, &at, &tried, err));
         k->enough = tried.is >= STW_TRIAL_AT_RISK;
+        k->worse = tried.over_share > plan.over_share * (1 + HELPS);
         if (!k->enough) continue;
-        STW_TRY(bring_back(search, &at, tried.is, low, err));
+        STW_TRY(bring_back_and_note(search, &at, tried.is, low, err));
         k->last = at.steps[0];
-        STW_TRY(note(search, &at, tried.is, err));
-        if (k->kind == STW_KNOB_NODES && tried.is == STW_TRIAL_AT_RISK)
-            STW_TRY(try_safer_nodes(search, &at, err));
     }
 out:
     return status;
@@ -247,22 +256,21 @@ out:
 /* ---- together ---- */
 
 /* What a combination is made of: of one key the first knob or the last; without one that a
- * combination has already, or without all that are enough alone. */
+ * combination has already, without all that are enough alone, or without those that are worse. */
 typedef struct choice {
-    bool last, weak;
+    bool last, weak, no_worse;
     const stw_knob *without;
 } choice;
 
 /* All that changes neither samples, numerics, machines nor engine, as far as the specs admit it
- * together. */
+ * together. @param out in: what it is to go with */
 static stw_status gather(stw_fix_search *search, choice of, stw_mix *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    out->n = 0;
     for (uint32_t i = 0; i < search->knobs.n; i++) {
         stw_knob *k = &search->knobs.list[of.last ? search->knobs.n - 1 - i : i];
         bool admitted = false, again = false;
         if (k->alone || k->last == 0 || k->reach > STW_REACH_BATCH || k == of.without ||
-            (of.weak && is_enough(search, k->key)))
+            (of.weak && is_enough(search, k->key)) || (of.no_worse && k->worse))
             continue;
         for (uint32_t b = 0; b < out->n; b++)
             again = again || strcmp(out->knobs[b]->key, k->key) == 0;
@@ -305,8 +313,9 @@ static stw_status try_settings(stw_fix_search *search, bool *fits, stw_error *er
     stw_mix all;
     *fits = false;
     for (int turn = 0; turn < 3; turn++) {
+        all.n = 0;
         if (turn == 2 && (without == NULL || search->found.n >= ENOUGH_FIXES)) break;
-        STW_TRY(gather(search, (choice){turn == 1, false, without}, &all, err));
+        STW_TRY(gather(search, (choice){.last = turn == 1, .without = without}, &all, err));
         if (all.n < 2) continue;
         STW_TRY(try_mix(search, &all, &here, err));
         if (here.is < STW_TRIAL_AT_RISK) continue;
@@ -322,18 +331,25 @@ out:
     return status;
 }
 
-/* Settings with shorter sequences, disks or nodes, of which fewer are enough then. */
-static stw_status try_beside(stw_fix_search *search, const stw_mix *settings, stw_knob *k,
+/* Shorter sequences, disks, nodes, or nodes with shorter sequences, and settings with which fewer
+ * of them are enough. @param beside of nodes; NULL: none */
+static stw_status try_beside(stw_fix_search *search, choice of, stw_knob *k, stw_knob *beside,
                              stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_mix mix = *settings;
+    const bool nodes = k->kind == STW_KNOB_NODES;
+    const uint32_t before = search->found.n;
+    stw_mix mix = {0};
     stw_tried here;
     uint64_t low = 0;
-    for (uint32_t i = 0; i < search->knobs.n && k->kind == STW_KNOB_NODES; i++)
+    if (k->last == 0) return status;
+    if (beside != NULL || !nodes) put(&mix, nodes ? beside : k, nodes ? beside->last : k->last);
+    STW_TRY(gather(search, of, &mix, err));
+    if (!nodes) mix.n--; /* comes last anyway */
+    for (uint32_t i = 0; i < search->knobs.n && nodes; i++)
         if (search->knobs.list[i].follows_nodes && search->knobs.list[i].last == 0)
             put(&mix, &search->knobs.list[i], 1);
     const uint32_t at = mix.n;
-    if (at == 0 || k->last == 0) return status;
+    if (at == 0) return status;
     put(&mix, k, k->last);
     if (k->kind == STW_KNOB_NODES)
         STW_TRY(double_nodes(search, &mix, at, STW_TRIAL_AT_RISK, &here, &low, err));
@@ -341,30 +357,50 @@ static stw_status try_beside(stw_fix_search *search, const stw_mix *settings, st
         STW_TRY(try_mix(search, &mix, &here, err));
     if (here.is < STW_TRIAL_AT_RISK) goto out;
     STW_TRY(leave_out(search, &mix, here.is, err));
-    STW_TRY(bring_back(search, &mix, here.is, low, err));
     if (mix.n == 1 || mix.knobs[mix.n - 1] != k) goto out;
-    if (k->enough && mix.steps[mix.n - 1] >= k->last) goto out;
-    STW_TRY(note(search, &mix, here.is, err));
+    STW_TRY(bring_back_and_note(search, &mix, here.is, low, err));
+    if (k->enough && mix.steps[mix.n - 1] >= k->last) search->found.n = before;
+out:
+    return status;
+}
+
+static bool any_fits(const stw_fix_search *search) {
+    for (uint32_t i = 0; i < search->found.n; i++)
+        if (!search->found.list[i].fix.at_risk) return true;
+    return false;
+}
+
+/* Nodes with settings; where nothing fits so, with those that are not worse, and with these and
+ * shorter sequences. */
+static stw_status try_nodes(stw_fix_search *search, stw_knob *k, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    choice of = {.last = true, .weak = true};
+    STW_TRY(try_beside(search, of, k, NULL, err));
+    of.no_worse = true;
+    if (!any_fits(search)) STW_TRY(try_beside(search, of, k, NULL, err));
+    for (uint32_t i = 0; i < search->knobs.n && !any_fits(search); i++)
+        if (search->knobs.list[i].reach == STW_REACH_SEQUENCE && search->knobs.list[i].last > 0)
+            STW_TRY(try_beside(search, of, k, &search->knobs.list[i], err));
 out:
     return status;
 }
 
 static stw_status try_together(stw_fix_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_mix weak;
     bool fits = false;
     uint32_t settings = 0;
     for (uint32_t i = 0; i < search->found.n; i++)
         settings += search->found.list[i].reach <= STW_REACH_BATCH;
     if (settings >= ENOUGH_FIXES) return status;
     STW_TRY(try_settings(search, &fits, err));
-    if (search->layouts) return status;
-    STW_TRY(gather(search, (choice){true, true, NULL}, &weak, err));
-    for (uint32_t i = 0; i < search->knobs.n; i++) {
+    for (uint32_t i = 0; i < search->knobs.n && !search->layouts; i++) {
         stw_knob *k = &search->knobs.list[i];
         if (k->alone || k->reach <= STW_REACH_BATCH) continue;
-        if (k->kind == STW_KNOB_NODES ? !k->enough || k->last > k->from : !fits)
-            STW_TRY(try_beside(search, &weak, k, err));
+        if (k->kind == STW_KNOB_NODES) {
+            if (!k->enough || k->last > k->from) STW_TRY(try_nodes(search, k, err));
+        } else if (!fits) {
+            STW_TRY(try_beside(search, (choice){.last = true, .weak = true}, k, NULL, err));
+        }
     }
 out:
     return status;

@@ -124,6 +124,7 @@ typedef struct stw_knob {
     bool alone;         /* is never part of a combination */
     bool follows_nodes; /* of DOUBLE: with more nodes the specs admit more steps */
     bool enough;        /* by itself */
+    bool worse;         /* by itself it takes more of the limit that is exceeded most */
     bool tried;         /* the specs admitted it, alone or with others */
 } stw_knob;
 

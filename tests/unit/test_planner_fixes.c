@@ -626,6 +626,25 @@ static void the_largest_models_have_a_fix(void) {
     }
 }
 
+/* Nodes alone leave each GPU the activations of a sequence, and offloaded ones are worse: what fits
+ * cuts the sequence over the added nodes, too, at the length and the tokens per step of the run. */
+static void cuts_grow_with_nodes(void) {
+    const char *settings[] = {"nodes=2", "engine=fsdp2", "batch.seq_len=131072", NULL};
+    stw_plan *plan = unfit("Llama-3.1-405B", settings);
+    CU_ASSERT_FALSE(plan->fixes[0].at_risk);
+    CU_ASSERT_PTR_NULL(strstr(plan->fixes[0].why, "; a step then has "));
+    unsigned nodes = 0, cuts = 0;
+    for (uint32_t c = 0; c < plan->fixes[0].n_changes; c++) {
+        const stw_fix_change *change = &plan->fixes[0].changes[c];
+        CU_ASSERT_STRING_NOT_EQUAL(change->set, "batch.seq_len");
+        if (strcmp(change->set, "nodes") == 0) nodes = (unsigned)atoi(change->value);
+        if (strcmp(change->set, "parallel.cp") == 0) cuts = (unsigned)atoi(change->value);
+    }
+    CU_ASSERT(nodes > 2 && nodes <= 16);
+    CU_ASSERT(cuts > 16);
+    stw_plan_free(plan);
+}
+
 /* What is found depends on the work of trials, and on time only where that is over; what was tried
  * once is known. */
 static void trials_are_counted(void) {
@@ -686,4 +705,5 @@ STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_
               {"the smallest comes first", the_smallest_comes_first},
               {"headroom comes first", headroom_comes_first},
               {"the largest models have a fix", the_largest_models_have_a_fix},
+              {"cuts grow with nodes", cuts_grow_with_nodes},
               {"trials are counted", trials_are_counted})
