@@ -1,26 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Is what `stowage size` finds the smallest, and the cheapest? Makes its table (wall and CPU seconds), then plans beside every
+"""Is what `stowage size` finds the smallest, and the cheapest? Makes its rows (CPU seconds of each), then plans beside every
 row, as `stowage plan` does, by a loop of its own over counts and layouts:
 
 - the commands of the row, which must give its verdict, peak and seconds;
 - counts below the smallest, with the run's own layout, that of the row, and `parallel=auto`: none may fit (the next one below;
   all of them with --all-below);
 - 1,024 tokens more than the longest sequence and one sequence more than the largest micro batch, which must not fit;
-- counts up to the bound of the cheapest (--counts of them, evenly in their logarithm; 0: all), each with `parallel=auto` and
-  --draws random layouts of the row's engines: none that fits may have 2% fewer GPU-hours.
+- counts up to the bound of the cheapest (--counts of them, evenly in their logarithm, and those beside the cheapest; 0: all),
+  each with --draws random layouts of the row's engines, with the layout of the cheapest, and with `parallel=auto`: none that
+  fits may have 2% fewer GPU-hours.
 
-Prints one line for each row; exit code 1 if any fails.
+Rows take turns, one plan at a time, until all is done or --seconds are over. Prints one line for each row; exit code 1 if any
+fails.
 
     python3 bench/size_minimal.py [--stowage build/bin/stowage] [--models A,B] [--gpus A,B] [--jobs N] [--all-below]
-        [--counts 4] [--draws 4] [--seed 1] [--table FILE.json]     # a table that is there already
+        [--counts 4] [--draws 4] [--seed 1] [--seconds S] [--table FILE.json]     # a table that is there already
 """
 import argparse
 import json
 import os
 import random
 import re
-import resource
 import shlex
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def point(arguments, row, nodes, gpus, settings):
     for setting in settings:
         command += ["--set", setting]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, text=True)
-    if done.returncode != 0:
+    if not done.stdout.strip():
         return {"verdict": "error", "reason": done.stderr.strip()}
     return json.loads(done.stdout)["rows"][0]
 
@@ -91,97 +92,147 @@ def draw(dice, row, nodes, gpus, engine):
     return words
 
 
-def check_command(arguments, part, name):
-    """The command of a row gives what the row says."""
-    path = os.path.join(arguments.folder, f"{os.getpid()}-{id(part)}.json")
-    command = [arguments.stowage] + shlex.split(part["command"])[1:]
-    subprocess.run(command + ["-q", "-o", path, "--time-limit", str(arguments.time_limit)], stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL, check=False)
-    with open(path) as file:
-        text = file.read()
-    os.remove(path)
-    plan = json.loads(text)
-    if plan["verdict"] != part["verdict"]:
-        return [f"the {name} is {plan['verdict']} by its command"]
-    seconds, peak = plan["time_s"]["iteration"], int(re.search(r'"peak": (\d+)', text)[1])
-    if abs(seconds / part["iteration_s"] - 1) > 1e-9:
-        return [f"the {name} takes {seconds} s by its command, not {part['iteration_s']}"]
-    return [] if peak == part["gpu_peak_bytes"] else [f"the {name} has another peak by its command"]
+def own_layout(layout, world):
+    """The layout of a row on another count, its experts spread as far as they can."""
+    words = []
+    for word in layout:
+        key, value = word.split("=", 1)
+        if key == "parallel.ep":
+            value = str(max(way for way in range(1, int(value) + 1) if int(value) % way == 0 and world % way == 0))
+        words.append(f"{key}={value}")
+    return words
 
 
-def below(row):
-    """Counts below the smallest, the largest first."""
-    here = (row["nodes"], row["gpus_per_node"])
-    counts = counts_of(row)
-    return counts[:counts.index(here)][::-1]
+class Row:
+    """A row of the table, and what was found beside it."""
 
+    def __init__(self, answer):
+        self.answer = answer
+        self.wrong, self.plans, self.late = [], 0, 0
+        self.best = (float("inf"), None, None)
 
-def check_smallest(arguments, row):
-    """What is wrong with the smallest, and how many plans say so."""
-    wrong, cases = [], []
-    layout, here = row["layout"], (row["nodes"], row["gpus_per_node"])
-    for size in below(row) if arguments.all_below else below(row)[:1]:
-        words = f"{size[0]} x {size[1]} GPUs fit with"
+    def check_command(self, arguments, part, name):
+        """The command of a row gives what the row says."""
+        path = os.path.join(arguments.folder, f"{id(self)}-{name}.json")
+        command = [arguments.stowage] + shlex.split(part["command"])[1:]
+        subprocess.run(command + ["-q", "-o", path, "--time-limit", str(arguments.time_limit)], stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, check=False)
+        with open(path) as file:
+            text = file.read()
+        plan = json.loads(text)
+        seconds, peak = plan["time_s"]["iteration"], int(re.search(r'"peak": (\d+)', text)[1])
+        if plan["verdict"] != part["verdict"]:
+            self.wrong.append(f"the {name} is {plan['verdict']} by its command")
+        elif abs(seconds / part["iteration_s"] - 1) > 1e-9:
+            self.wrong.append(f"the {name} takes {seconds} s by its command, not {part['iteration_s']}")
+        elif peak != part["gpu_peak_bytes"]:
+            self.wrong.append(f"the {name} has another peak by its command")
+
+    def check_unfit(self, arguments, words, size, settings):
+        """A point that must not fit."""
+        found = point(arguments, self.answer, *size, settings)
+        if found["verdict"] == "time_limit":
+            self.late += 1
+        elif found["verdict"] not in ("does_not_fit", "refused"):
+            self.wrong.append(f"{words} ({found['verdict']}{' ' + found['reason'] if found.get('reason') else ''})")
+
+    def check_hours(self, arguments, size, settings):
+        """A point that must not be cheaper."""
+        found = point(arguments, self.answer, *size, settings)
+        self.late += found["verdict"] == "time_limit"
+        if found["verdict"] == "fits" or found["verdict"] == self.answer["cheapest"]["verdict"]:
+            self.best = min(self.best, (hours(found), size, " ".join(settings)))
+
+    def smallest_tasks(self, arguments):
+        """Points that say whether the smallest is."""
+        layout, here = self.answer["layout"], (self.answer["nodes"], self.answer["gpus_per_node"])
         engine = [word for word in layout if word.startswith("engine=")]
-        cases += [(f"{words} the run's layout", size, engine), (f"{words} parallel=auto", size, engine + ["parallel=auto"])]
-        if layout:
-            cases.append((f"{words} the row's layout", size, layout))
-    cases += [("a longer sequence fits", here, layout + [f"batch.seq_len={row['longest_seq_len'] + 1024}"]),
-              ("a larger micro batch fits", here, layout + [f"batch.micro_batch={row['largest_micro_batch'] + 1}"])]
-    for words, size, settings in cases:
-        found = point(arguments, row, *size, settings)
-        if found["verdict"] not in ("does_not_fit", "refused"):
-            wrong.append(f"{words} ({found['verdict']}{' ' + found['reason'] if found.get('reason') else ''})")
-    return wrong, len(cases)
+        counts = counts_of(self.answer)
+        below = counts[:counts.index(here)][::-1]
+        cases = []
+        for size in below if arguments.all_below else below[:1]:
+            words = f"{size[0]} x {size[1]} GPUs fit with"
+            cases += [(f"{words} the run's layout", size, engine), (f"{words} parallel=auto", size, engine + ["parallel=auto"])]
+            cases += [(f"{words} the row's layout", size, layout)] if layout else []
+        cases += [("a longer sequence fits", here, layout + [f"batch.seq_len={self.answer['longest_seq_len'] + 1024}"]),
+                  ("a larger micro batch fits", here, layout + [f"batch.micro_batch={self.answer['largest_micro_batch'] + 1}"])]
+        return [lambda c=case: self.check_unfit(arguments, *c) for case in cases]
+
+    def cheapest_tasks(self, arguments):
+        """Points that say whether the cheapest is: what is quick first."""
+        cheapest = self.answer["cheapest"]
+        dice = random.Random(f"{arguments.seed} {self.answer['model']} {self.answer['kind']}")
+        counts = counts_of(self.answer)
+        counts = counts[counts.index((self.answer["nodes"], self.answer["gpus_per_node"])):]
+        at = counts.index((cheapest["nodes"], cheapest["gpus_per_node"]))
+        sizes = sorted(set(sample(counts, arguments.counts)) | set(counts[max(at - 1, 0):at + 2]))
+        cases = [(size, own_layout(cheapest["layout"], size[0] * size[1])) for size in sizes]
+        for _ in range(arguments.draws):
+            for size in sizes:
+                for engine in sorted({self.answer["engine"], cheapest["engine"]}):
+                    cases.append((size, draw(dice, self.answer, *size, engine)))
+        for size in sizes:
+            engine = [word for word in self.answer["layout"] if word.startswith("engine=")]
+            cases.append((size, engine + ["parallel=auto"]))
+            if cheapest["engine"] != self.answer["engine"]:
+                cases.append((size, [f"engine={cheapest['engine']}", "parallel=auto"]))
+        return [lambda c=case: self.check_hours(arguments, *c) for case in cases if case[1] is not None]
+
+    def tasks(self, arguments):
+        """All points of the row, as calls."""
+        calls = [lambda: self.check_command(arguments, self.answer, "smallest")] + self.smallest_tasks(arguments)
+        if "cheapest" in self.answer:
+            calls.append(lambda: self.check_command(arguments, self.answer["cheapest"], "cheapest"))
+            calls += self.cheapest_tasks(arguments)
+        return calls
+
+    def tell(self):
+        """Its line. Does it hold?"""
+        row, there = self.answer, self.answer.get("cheapest", self.answer)
+        cost = there["gpu_hours_per_1e9_tokens"]
+        if self.best[0] < cost * (1 - NEAR):
+            self.wrong.append(f"cheaper: {self.best[1][0]} x {self.best[1][1]} GPUs, {self.best[2]}")
+        print(f"{row['model']:16} {row['kind']:9} {row['cpu_s']:5.1f} s; {row['nodes']} x {row['gpus_per_node']} "
+              f"{' '.join(row['layout'])}; cheapest {there['nodes']} x {there['gpus_per_node']} {' '.join(there['layout'])} "
+              f"{cost:.1f} GPU-hours, the loop's {self.best[0]:.1f} ({self.best[1]} {self.best[2]}), {cost / self.best[0] - 1:+.1%}; "
+              f"{self.plans} plans, {self.late} late: {'; '.join(self.wrong) if self.wrong else 'holds'}", flush=True)
+        return not self.wrong
 
 
-def check_cheapest(arguments, row):
-    """The fewest GPU-hours that a loop finds, with the count and the layout; and how many plans."""
-    dice = random.Random(f"{arguments.seed} {row['model']} {row['kind']}")
-    cheapest, plans = row["cheapest"], 0
-    best = (float("inf"), None, None)
-    counts = [c for c in counts_of(row) if c not in below(row)]
-    for size in sample(counts, arguments.counts):
-        layouts = [["parallel=auto"]]
-        if cheapest["engine"] != row["engine"]:
-            layouts.append([f"engine={cheapest['engine']}", "parallel=auto"])
-        for engine in {row["engine"], cheapest["engine"]}:
-            drawn = [draw(dice, row, *size, engine) for _ in range(arguments.draws)]
-            layouts += [words for words in drawn if words]
-        for words in layouts:
-            found = point(arguments, row, *size, words)
-            plans += 1
-            if found["verdict"] == "fits" or found["verdict"] == cheapest["verdict"]:
-                best = min(best, (hours(found), size, " ".join(words)))
-    return best, plans
-
-
-def check(arguments, row):
-    """What is wrong with a row, how many plans say so, and what the loop found."""
-    wrong = check_command(arguments, row, "smallest")
-    more, plans = check_smallest(arguments, row)
-    wrong += more
-    best = (float("inf"), None, None)
-    if "cheapest" in row:
-        wrong += check_command(arguments, row["cheapest"], "cheapest")
-        best, n = check_cheapest(arguments, row)
-        plans += n
-        if best[0] < row["cheapest"]["gpu_hours_per_1e9_tokens"] * (1 - NEAR):
-            wrong.append(f"cheaper: {best[1][0]} x {best[1][1]} GPUs, {best[2]}")
-    return wrong, plans, best
-
-
-def table_of(arguments):
-    """The rows of `stowage size`, and the seconds that they took."""
+def table_of(arguments, pool):
+    """The rows of `stowage size`, with the CPU seconds that each took."""
     if arguments.table:
         with open(arguments.table) as file:
-            return json.load(file)
-    command = [arguments.stowage, "size", "--model", arguments.models, "--gpus", arguments.gpus, "--json", "-q"]
+            table = json.load(file)
+        return [kind | {"model": m["model"], "cpu_s": 0} for m in table.get("models", [table]) for kind in m["kinds"]]
+
+    def row_of(case):
+        command = [arguments.stowage, "size", "--model", case[0], "--gpus", case[1], "--json", "-q", "--jobs", "1"]
+        with tempfile.TemporaryFile() as file:
+            child = subprocess.Popen(command, stdout=file)
+            used = os.wait4(child.pid, 0)[2]
+            file.seek(0)
+            table = json.load(file)
+        return table["kinds"][0] | {"model": table["model"], "cpu_s": used.ru_utime + used.ru_stime}
+
     start = time.monotonic()
-    text = subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"size: {time.monotonic() - start:.1f} s wall, {used.ru_utime + used.ru_stime:.1f} s CPU", flush=True)
-    return json.loads(text)
+    rows = list(pool.map(row_of, [(model, kind) for model in arguments.models.split(",") for kind in arguments.gpus.split(",")]))
+    print(f"size: {time.monotonic() - start:.1f} s wall, {sum(row['cpu_s'] for row in rows):.1f} s CPU", flush=True)
+    return rows
+
+
+def run_all(arguments, pool, rows):
+    """Points of all rows in turn, until all are done or the time is over."""
+    end = time.monotonic() + arguments.seconds
+
+    def run_one(case):
+        if time.monotonic() < end:
+            case[1]()
+            case[0].plans += 1
+
+    tasks = {row: row.tasks(arguments) for row in rows}
+    turns = [(row, calls[i]) for i in range(max(map(len, tasks.values()), default=0)) for row, calls in tasks.items() if i < len(calls)]
+    list(pool.map(run_one, turns))
 
 
 def main():
@@ -191,32 +242,22 @@ def main():
     parser.add_argument("--gpus", default=GPUS)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--time-limit", type=float, default=120)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--all-below", action="store_true")
     parser.add_argument("--counts", type=int, default=4)
     parser.add_argument("--draws", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--table")
     arguments = parser.parse_args()
-    table = table_of(arguments)
-    kept = arguments.gpus.split(",")
-    names = arguments.models.split(",")
-    rows = [kind | {"model": m["model"]} for m in table.get("models", [table]) for kind in m["kinds"]
-            if kind["kind"] in kept and m["model"] in names]
-    fitting = [row for row in rows if row["verdict"] in FITTING]
-    failed = plans = 0
     with tempfile.TemporaryDirectory() as arguments.folder, ThreadPoolExecutor(arguments.jobs) as pool:
-        for row, (wrong, n, best) in zip(fitting, pool.map(lambda r: check(arguments, r), fitting)):
-            failed += bool(wrong)
-            plans += n
-            there = row.get("cheapest", row)
-            print(f"{row['model']:16} {row['kind']:9} {row['nodes']} x {row['gpus_per_node']} {' '.join(row['layout'])}; cheapest "
-                  f"{there['nodes']} x {there['gpus_per_node']} {there['engine']} {there['gpu_hours_per_1e9_tokens']:.1f} GPU-hours, "
-                  f"the loop's {best[0]:.1f} ({best[1]} {best[2]}), {there['gpu_hours_per_1e9_tokens'] / best[0] - 1:+.1%}: "
-                  f"{'; '.join(wrong) if wrong else 'holds'}", flush=True)
-    for row in rows:
-        if row not in fitting:
-            print(f"{row['model']:16} {row['kind']:9} does not fit; fits with {row.get('fits_with')}")
-    print(f"{len(fitting)} rows fit, {failed} of them fail, {plans} plans")
+        answers = table_of(arguments, pool)
+        rows = [Row(answer) for answer in answers if answer["verdict"] in FITTING]
+        run_all(arguments, pool, rows)
+    failed = sum(not row.tell() for row in rows)
+    for answer in answers:
+        if answer["verdict"] not in FITTING:
+            print(f"{answer['model']:16} {answer['kind']:9} does not fit; fits with {answer.get('fits_with')}")
+    print(f"{len(rows)} rows fit, {failed} of them fail, {sum(row.plans for row in rows)} plans")
     return failed > 0
 
 
