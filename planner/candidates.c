@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "planner/clock.h"
+#include "planner/reading.h"
 
 /* From this share of the GPU on headroom counts, in steps. */
 static const double FULL_SHARE = 0.92, FULL_STEP = 0.03;
@@ -62,26 +63,6 @@ static void count_work(stw_candidates *all, uint64_t work) {
     all->work_left = all->work_left > work ? all->work_left - work : 0;
 }
 
-/* Seconds of one phase of a program; 0 where it has none. */
-static stw_status simulate(stw_candidates *all, const stw_program *program, stw_phase phase,
-                           double *seconds, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_movement *movement = NULL;
-    double found[STW_N_PHASES];
-    *seconds = 0;
-    for (uint32_t m = 0; m < program->n_movements; m++)
-        if (program->movements[m].phase == phase) movement = &program->movements[m];
-    if (movement == NULL) return STW_STATUS_OK;
-    stw_program alone = *program;
-    alone.movements = movement;
-    alone.n_movements = 1;
-    STW_TRY(all->simulate(all->cost->job, &alone, found, err));
-    *seconds = found[phase];
-    count_work(all, movement->n_ops);
-out:
-    return status;
-}
-
 /* Activations do not change the step: the seconds of one with the same state; NaN: none is known.
  */
 static double known_step_s(const stw_candidates *all, const stw_choice *choice) {
@@ -94,77 +75,82 @@ static double known_step_s(const stw_candidates *all, const stw_choice *choice) 
     return NAN;
 }
 
-/* What a kind of rank holds in forward and backward. @param most in and out */
-static stw_status walk_kind(stw_candidates *all, const stw_decisions *decisions, uint32_t kind,
-                            uint64_t *most, stw_error *err) {
+/* The most of all kinds of rank that count. */
+typedef struct measured {
+    uint64_t forward_bytes; /* of the GPU in forward and backward */
+    double seconds[STW_N_PHASES];
+} measured;
+
+/* @param phases bit stw_phase, to simulate; the program has all operations of forward and backward
+ */
+static stw_status measure_kind(stw_candidates *all, const stw_decisions *decisions, uint32_t kind,
+                               uint32_t phases, measured *most, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_job *job = all->cost->job;
     stw_layout *layout = NULL;
     stw_program *program = NULL;
     stw_peaks peaks;
     STW_TRY(stw_layout_new(job, decisions, kind, &layout, err));
-    STW_TRY(stw_program_new_phases(job, decisions, layout, STW_NO_PHASES, &program, err));
+    STW_TRY(stw_program_new_phases(job, decisions, layout,
+                                   phases | 1u << STW_PHASE_FORWARD_BACKWARD, &program, err));
     count_work(all, program->n_ops);
     stw_program_walk(program, &peaks);
-    *most = stw_max_u64(*most, peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total);
+    most->forward_bytes = stw_max_u64(most->forward_bytes,
+                                      peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total);
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        double seconds;
+        const stw_movement *movement = stw_program_movement(program, (stw_phase)p);
+        if ((phases & 1u << p) == 0 || movement == NULL) continue;
+        STW_TRY(stw_read_seconds(job, program, (stw_phase)p, all->simulate, &seconds, err));
+        most->seconds[p] = fmax(most->seconds[p], seconds);
+        count_work(all, movement->n_ops);
+    }
 out:
     stw_layout_free(layout);
     stw_program_free(program);
     return status;
 }
 
-/* The same of all kinds but the largest, where pipeline stages differ. */
-static stw_status walk_stages(stw_candidates *all, const stw_decisions *decisions, uint64_t *most,
-                              stw_error *err) {
+static stw_status measure(stw_candidates *all, const stw_choice *choice, uint32_t phases,
+                          measured *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_job *job = all->cost->job;
-    for (uint32_t k = 0; job->engine->stage != NULL && k < job->n_kinds; k++)
-        if (k != job->largest && job->kinds[k].home == 0)
-            STW_TRY(walk_kind(all, decisions, k, most, err));
-out:
-    return status;
-}
-
-/* @param simulated NULL: walk it only; its step_s, if that is known, or NaN */
-static stw_status measure(stw_candidates *all, const stw_choice *choice, uint64_t *forward_bytes,
-                          stw_candidate *simulated, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const stw_cost *cost = all->cost;
-    stw_layout *layout = NULL;
-    stw_program *program = NULL;
     stw_decisions decisions;
-    stw_peaks *peaks;
-    double forward_s;
-    bool steps = simulated != NULL && isnan(simulated->step_s);
-    uint32_t phases = 1u << STW_PHASE_FORWARD_BACKWARD;
-    if (steps) phases |= 1u << STW_PHASE_OPTIMIZER_STEP;
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory");
-    peaks = stw_pool_alloc(pool, sizeof *peaks);
-    if (peaks == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory"));
-    STW_TRY(stw_cost_decide(cost, choice, pool, &decisions, err));
-    STW_TRY(stw_layout_new(cost->job, &decisions, cost->job->largest, &layout, err));
-    STW_TRY(stw_program_new_phases(cost->job, &decisions, layout, phases, &program, err));
-    count_work(all, program->n_ops);
-    stw_program_walk(program, peaks);
-    *forward_bytes = peaks->phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
-    STW_TRY(walk_stages(all, &decisions, forward_bytes, err));
-    if (simulated == NULL) goto out;
-    STW_TRY(simulate(all, program, STW_PHASE_FORWARD_BACKWARD, &forward_s, err));
-    if (steps) STW_TRY(simulate(all, program, STW_PHASE_OPTIMIZER_STEP, &simulated->step_s, err));
-    simulated->seconds = simulated->rows.load_s / STW_LOAD_SPREAD +
-                         cost->stretch_weight[STW_STRETCH_STEP] * simulated->step_s +
-                         cost->stretch_weight[STW_STRETCH_FORWARD] * forward_s;
+    *out = (measured){0};
+    STW_TRY(stw_cost_decide(all->cost, choice, pool, &decisions, err));
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        if (stw_kind_is_timed(job, k)) STW_TRY(measure_kind(all, &decisions, k, phases, out, err));
 out:
-    stw_layout_free(layout);
-    stw_program_free(program);
     stw_pool_free(pool);
     return status;
 }
 
+/* Bytes and seconds of a candidate whose rows are known. */
+static stw_status simulate(stw_candidates *all, stw_candidate *candidate, stw_error *err) {
+    const stw_cost *cost = all->cost;
+    uint32_t phases = 1u << STW_PHASE_FORWARD_BACKWARD;
+    measured found;
+    candidate->step_s = known_step_s(all, &candidate->choice);
+    if (isnan(candidate->step_s)) phases |= 1u << STW_PHASE_OPTIMIZER_STEP;
+    stw_status status = measure(all, &candidate->choice, phases, &found, err);
+    if (status != STW_STATUS_OK) return status;
+    if (isnan(candidate->step_s)) candidate->step_s = found.seconds[STW_PHASE_OPTIMIZER_STEP];
+    candidate->forward_bytes = found.forward_bytes;
+    candidate->seconds =
+        candidate->rows.load_s / STW_LOAD_SPREAD +
+        cost->stretch_weight[STW_STRETCH_STEP] * candidate->step_s +
+        cost->stretch_weight[STW_STRETCH_FORWARD] * found.seconds[STW_PHASE_FORWARD_BACKWARD];
+    return STW_STATUS_OK;
+}
+
 stw_status stw_candidates_walk(stw_candidates *all, const stw_choice *choice,
                                uint64_t *forward_bytes, stw_error *err) {
-    return measure(all, choice, forward_bytes, NULL, err);
+    measured found;
+    stw_status status = measure(all, choice, 0, &found, err);
+    if (status == STW_STATUS_OK) *forward_bytes = found.forward_bytes;
+    return status;
 }
 
 /* ---- the list ---- */
@@ -215,9 +201,7 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
     candidate->plain = stw_choice_plainness(all->cost, choice);
     candidate->seconds = rows.objective_s;
     if (all->simulate != NULL) {
-        candidate->step_s = known_step_s(all, choice);
-        stw_status status =
-            measure(all, &candidate->choice, &candidate->forward_bytes, candidate, err);
+        stw_status status = simulate(all, candidate, err);
         if (status != STW_STATUS_OK) return status;
     }
     if (!walk_fits(all, candidate)) return STW_STATUS_OK;

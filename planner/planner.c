@@ -358,7 +358,7 @@ out:
 
 /* The problem of a job, with room for the answers. */
 static stw_status pose(stw_solving *s, const stw_job *job, stw_error *err) {
-    stw_status status = stw_cost_new(job, &s->cost, err);
+    stw_status status = stw_cost_new(job, s->options->simulate, &s->cost, err);
     if (status != STW_STATUS_OK) return status;
     s->choice = stw_choice_new(s->cost, s->cost->pool);
     s->judged.choice = stw_choice_new(s->cost, s->cost->pool);

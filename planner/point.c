@@ -252,7 +252,7 @@ stw_status stw_point_compute_seconds(const stw_point_base *base, const char *con
     STW_TRY(stw_run_spec_init(&run, err));
     STW_TRY(read_specs(base, all, base->n_settings + n_settings, &cluster, &run, err));
     STW_TRY(stw_plan_new_sharing(base->model, &cluster, &run, &plan, err));
-    STW_TRY(stw_cost_new(plan->job, &cost, err));
+    STW_TRY(stw_cost_new(plan->job, base->simulate, &cost, err));
     *out = stw_cost_compute_seconds(cost);
 out:
     stw_cost_free(cost);

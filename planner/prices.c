@@ -156,7 +156,7 @@ static stw_status seconds_with(const stw_price_search *search, priced what, doub
     add_to_rates(what, &cluster);
     stw_job job = *search->cost->job; /* rates do not change how it is cut */
     job.cluster = &cluster;
-    STW_TRY(stw_cost_new(&job, &cost, err));
+    STW_TRY(stw_cost_new(&job, search->simulate, &cost, err));
     stw_cost_limit_alike(cost, search->cost);
     (void)stw_cost_give_spare(cost, stw_cost_spare(search->cost));
     STW_TRY(search_again(search, cost, what, end_s, iteration_s, err));

@@ -234,7 +234,14 @@ static stw_status read_act(const place_search *s, const stw_job *job, stw_act ac
                                .phases = ~(1u << STW_PHASE_LOAD)};
     STW_TRY(stw_simple_build(&simple, &layout, &program, err));
     stw_read_bytes(job, layout, program, bytes);
-    stw_read_flow(job, program, s->crowded, flow);
+    if (!stw_build_simulates(s->build)) {
+        stw_read_flow(job, program, s->crowded, flow);
+    } else if (stw_kind_is_timed(job, s->kind)) {
+        double seconds, *step_s = &s->build->step_s[s->place * cost->n_rings + s->ring];
+        STW_TRY(stw_read_seconds(job, program, STW_PHASE_OPTIMIZER_STEP, s->build->simulate,
+                                 &seconds, err));
+        if (seconds > *step_s) *step_s = seconds;
+    }
 out:
     stw_layout_free(layout);
     stw_program_free(program);
@@ -297,6 +304,7 @@ static void copy_reading(const place_search *s) {
     stw_place_bytes *bytes = &b->bytes[s->kind * b->cost->n_places * b->cost->n_rings];
     bytes[first + s->ring] = bytes[first];
     b->flows[first + s->ring] = b->flows[first];
+    b->step_s[first + s->ring] = b->step_s[first];
 }
 
 static stw_status read_place(const place_search *s, stw_error *err) {
@@ -313,7 +321,7 @@ static stw_status read_place(const place_search *s, stw_error *err) {
     uint64_t params =
         stw_times(ring->depth + 2, stw_place_bucket_params(cost->job, place, ring->bucket_bytes));
     stw_byte_reading near, far;
-    stw_flow flow;
+    stw_flow flow = {0};
     if (cost->whole) {
         STW_TRY(read_program(s, cost->job, &far, &flow, err));
         near = far;
@@ -372,8 +380,10 @@ static stw_status read_places(stw_build *b, stw_error *err) {
     size_t per_kind = (size_t)cost->n_places * cost->n_rings;
     b->bytes = stw_pool_array(b->pool, kinds * per_kind, sizeof *b->bytes);
     b->flows = stw_pool_array(b->pool, per_kind, sizeof *b->flows);
+    b->step_s = stw_pool_array(b->pool, per_kind, sizeof *b->step_s);
     b->instants = stw_pool_array(b->pool, kinds, sizeof *b->instants);
-    if (b->bytes == NULL || b->flows == NULL || b->instants == NULL) return no_memory(err);
+    if (b->bytes == NULL || b->flows == NULL || b->step_s == NULL || b->instants == NULL)
+        return no_memory(err);
     place_search s = {.build = b};
     for (s.kind = 0; s.kind < kinds; s.kind++)
         if (cost->job->kinds[s.kind].home != 0) STW_TRY(read_role(&s, err));
@@ -425,9 +435,13 @@ static stw_status add_rows(stw_build *b, stw_error *err) {
     if (forward) STW_TRY(stw_rows_add_mixed(b, err));
     STW_TRY(stw_rows_add_nodes(b, err));
     if (!b->seconds) goto out;
-    STW_TRY(stw_rows_add_step(b, err));
-    STW_TRY(stw_rows_add_sharing(b, err));
-    if (forward) STW_TRY(stw_rows_add_forward_seconds(b, err));
+    if (stw_build_simulates(b)) {
+        STW_TRY(stw_rows_add_whole(b, err));
+    } else {
+        STW_TRY(stw_rows_add_step(b, err));
+        STW_TRY(stw_rows_add_sharing(b, err));
+        if (forward) STW_TRY(stw_rows_add_forward_seconds(b, err));
+    }
     STW_TRY(stw_rows_add_loads(b, err));
 out:
     return status;
@@ -486,9 +500,10 @@ static void fill_job(stw_cost *cost, const stw_job *job, const stw_engine *engin
 /* What of a problem is asked for. */
 typedef enum part { OPTIONS, BYTES, ALL } part;
 
-static stw_status build_problem(const stw_job *job, part asked, stw_cost **out, stw_error *err) {
+static stw_status build_problem(const stw_job *job, part asked, stw_planner_simulate simulate,
+                                stw_cost **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_build b = {.pool = stw_pool_new(), .seconds = asked == ALL};
+    stw_build b = {.pool = stw_pool_new(), .seconds = asked == ALL, .simulate = simulate};
     stw_pool *pool = stw_pool_new();
     if (pool != NULL) b.cost = stw_pool_alloc(pool, sizeof *b.cost);
     if (b.cost == NULL || b.pool == NULL) {
@@ -517,14 +532,15 @@ out:
     return status;
 }
 
-stw_status stw_cost_new(const stw_job *job, stw_cost **out, stw_error *err) {
-    return build_problem(job, ALL, out, err);
+stw_status stw_cost_new(const stw_job *job, stw_planner_simulate simulate, stw_cost **out,
+                        stw_error *err) {
+    return build_problem(job, ALL, simulate, out, err);
 }
 
 stw_status stw_cost_new_bytes(const stw_job *job, stw_cost **out, stw_error *err) {
-    return build_problem(job, BYTES, out, err);
+    return build_problem(job, BYTES, NULL, out, err);
 }
 
 stw_status stw_cost_new_options(const stw_job *job, stw_cost **out, stw_error *err) {
-    return build_problem(job, OPTIONS, out, err);
+    return build_problem(job, OPTIONS, NULL, out, err);
 }

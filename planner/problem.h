@@ -5,9 +5,13 @@
 #define STW_PLANNER_PROBLEM_H
 
 #include "planner/cost.h"
+#include "planner/planner.h"
 
-/** Free with stw_cost_free. BAD_INPUT where the spec admits no place or no option. */
-STW_MUST_USE stw_status stw_cost_new(const stw_job *job, stw_cost **out, stw_error *err);
+/** Free with stw_cost_free. BAD_INPUT where the spec admits no place or no option.
+ * @param simulate what rows of seconds are simulated with where choices are few; NULL: they are
+ * sums of what programs ask for */
+STW_MUST_USE stw_status stw_cost_new(const stw_job *job, stw_planner_simulate simulate,
+                                     stw_cost **out, stw_error *err);
 /** The same without rows of seconds, in which every choice takes none: what fits? */
 STW_MUST_USE stw_status stw_cost_new_bytes(const stw_job *job, stw_cost **out, stw_error *err);
 /** What can be chosen alone, without any rows: places, rings, policies of blocks, loads. */

@@ -56,6 +56,36 @@ out:
     return status;
 }
 
+/* ---- seconds ---- */
+
+stw_status stw_read_seconds(const stw_job *job, const stw_program *program, stw_phase phase,
+                            stw_planner_simulate simulate, double *seconds, stw_error *err) {
+    const stw_movement *movement = stw_program_movement(program, phase);
+    double found[STW_N_PHASES];
+    *seconds = 0;
+    if (movement == NULL) return STW_STATUS_OK;
+    stw_movement only = *movement;
+    stw_program alone = *program;
+    alone.movements = &only;
+    alone.n_movements = 1;
+    stw_status status = simulate(job, &alone, found, err);
+    if (status == STW_STATUS_OK) *seconds = found[phase];
+    return status;
+}
+
+double stw_read_compute_s(const stw_job *job, const stw_program *program) {
+    const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+    double seconds = 0;
+    for (uint32_t i = 0; movement != NULL && i < movement->n_ops; i++) {
+        const stw_op *op = &program->ops[movement->first_op + i];
+        stw_demand demand;
+        if (op->stream != STW_STREAM_COMPUTE || stw_op_is(op, STW_OP_CLASS_MEMORY)) continue;
+        stw_demand_op(job, op, &demand);
+        seconds += stw_demand_alone_s(&demand);
+    }
+    return seconds;
+}
+
 /* ---- bytes ---- */
 
 /* Host bytes that are no rank's state or buffers. */

@@ -11,6 +11,7 @@
 #include "plan/program/demand.h"
 #include "plan/program/layout.h"
 #include "plan/program/program.h"
+#include "planner/planner.h"
 
 /* ---- programs ---- */
 
@@ -35,6 +36,19 @@ typedef struct stw_simple {
 /** @param layout,program free with stw_layout_free and stw_program_free; program may be NULL */
 STW_MUST_USE stw_status stw_simple_build(const stw_simple *simple, stw_layout **layout,
                                          stw_program **program, stw_error *err);
+
+/* ---- seconds ---- */
+
+/** Do seconds of this kind of rank count? Pipeline stages differ; else the largest kind's do. */
+static inline bool stw_kind_is_timed(const stw_job *job, uint32_t kind) {
+    return kind == job->largest || (job->engine->stage != NULL && job->kinds[kind].home == 0);
+}
+/** Simulate the trainer's first movement of a phase; 0 s where it has none. */
+STW_MUST_USE stw_status stw_read_seconds(const stw_job *job, const stw_program *program,
+                                         stw_phase phase, stw_planner_simulate simulate,
+                                         double *seconds, stw_error *err);
+/** Computations of forward and backward, each as long as alone. */
+double stw_read_compute_s(const stw_job *job, const stw_program *program);
 
 /* ---- bytes ---- */
 

@@ -5,6 +5,7 @@
 #define STW_PLANNER_ROWS_H
 
 #include "planner/cost.h"
+#include "planner/planner.h"
 #include "planner/reading.h"
 
 /** Bytes that a place needs: per unit, and once as soon as any unit lies there. */
@@ -23,12 +24,18 @@ typedef struct stw_build {
     uint64_t *staging_bytes;     /* [n_kinds][n_loads][STW_N_TIERS] of the load */
     uint64_t context_bytes, process_bytes;
     bool seconds; /* are there rows of seconds? */
+    stw_planner_simulate simulate;
+    double *step_s; /* [n_places][n_rings] simulated, where all units share one place */
     bool page_tables;
     uint32_t *instants; /* [n_kinds] see stw_byte_reading */
 } stw_build;
 
 static inline const stw_flow *stw_build_flow(const stw_build *b, uint32_t p, uint32_t r) {
     return &b->flows[p * b->cost->n_rings + r];
+}
+/** Are rows of seconds simulated? Else they are made of sums. */
+static inline bool stw_build_simulates(const stw_build *b) {
+    return b->seconds && b->cost->whole && b->simulate != NULL;
 }
 static inline const stw_place_bytes *stw_build_bytes(const stw_build *b, uint32_t kind, uint32_t p,
                                                      uint32_t r) {
@@ -86,6 +93,8 @@ STW_MUST_USE stw_status stw_rows_add_nodes(const stw_build *b, stw_error *err);
 STW_MUST_USE stw_status stw_rows_add_step(const stw_build *b, stw_error *err);
 STW_MUST_USE stw_status stw_rows_add_sharing(const stw_build *b, stw_error *err);
 STW_MUST_USE stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err);
+/** Of step, forward and backward where all units share one place: simulated. (rows_whole.c) */
+STW_MUST_USE stw_status stw_rows_add_whole(stw_build *b, stw_error *err);
 STW_MUST_USE stw_status stw_rows_add_loads(stw_build *b, stw_error *err);
 
 /** Speed of copies while both directions are busy; 1: as if alone. (rows_sharing.c) */

@@ -8,6 +8,7 @@
 #include "plan/engines/bytes.h"
 #include "planner/problem.h"
 #include "planner/solvers.h"
+#include "sim/sim.h"
 #include "tests/unit/fixture.h"
 
 /* A generator of its own, so that cases are the same everywhere. */
@@ -27,7 +28,7 @@ static inline void case_units(stw_plan *plan, uint32_t n) {
 static inline stw_cost *case_cost(const stw_plan *plan) {
     stw_cost *cost = NULL;
     stw_error err = STW_ERROR_INIT;
-    if (stw_cost_new(plan->job, &cost, &err) != STW_STATUS_OK) {
+    if (stw_cost_new(plan->job, stw_sim_seconds, &cost, &err) != STW_STATUS_OK) {
         fprintf(stderr, "planner case: %s: %s\n", err.where, err.text);
         exit(2);
     }

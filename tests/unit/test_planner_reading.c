@@ -73,15 +73,4 @@ static void steps_of_placements_in_parts(void) {
     check_places("Qwen3-1.7B", master);
 }
 
-static void steps_of_placements_as_a_whole(void) {
-    const char *streamed[] = {"engine=fsdp2", "optimizer.implementation=streamed",
-                              "placement.moments=host", NULL};
-    const char *offloaded[] = {"engine=fsdp2", "fsdp.offload_policy=true", NULL};
-    const char *parked[] = {"engine=fsdp2", "park.moments=host", "placement.moments=gpu", NULL};
-    check_places("Qwen3-1.7B", streamed);
-    check_places("Qwen3-1.7B", offloaded);
-    check_places("Qwen3-1.7B", parked);
-}
-
-STW_TEST_MAIN("planner reading", {"steps of placements in parts", steps_of_placements_in_parts},
-              {"steps of placements as a whole", steps_of_placements_as_a_whole})
+STW_TEST_MAIN("planner reading", {"steps of placements in parts", steps_of_placements_in_parts})
