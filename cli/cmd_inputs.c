@@ -258,8 +258,10 @@ static stw_status open_model(const stw_inputs *in, stw_import *import, stw_model
 static stw_status choose_layout(const stw_model *model, const stw_cluster *cluster,
                                 const stw_planner_options *options, stw_run_spec *run,
                                 stw_layout_search *out, stw_error *err) {
-    const stw_layouts_options layouts = {
-        .time_limit_s = options->time_limit_s / 2, .simulate = stw_sim_seconds, .finish = finish};
+    const stw_layouts_options layouts = {.time_limit_s = options->time_limit_s / 2,
+                                         .tells_turns = options->tells_turns,
+                                         .simulate = stw_sim_seconds,
+                                         .finish = finish};
     return stw_layouts_choose(model, cluster, run, &layouts, run->pool, out, err);
 }
 
@@ -353,7 +355,9 @@ stw_status stw_inputs_accept(stw_inputs *in, stw_error *err) {
 
 stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_planner_options options = {.write_lp = in->write_lp, .simulate = stw_sim_seconds};
+    stw_planner_options options = {.write_lp = in->write_lp,
+                                   .tells_turns = in->tells_turns || in->from != NULL,
+                                   .simulate = stw_sim_seconds};
     STW_TRY(check_model(in, err));
     STW_TRY(stw_option_double("--time-limit", in->time_limit, &options.time_limit_s, err));
     STW_TRY(stw_option_share("--gap", in->gap, &options.gap, err));

@@ -164,6 +164,7 @@ int stw_cmd_plan(int argc, char **argv) {
     stw_general_apply(&general);
     status = stw_inputs_accept(&in, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
+    in.tells_turns = emit != NULL && !stw_emit_says_modules(emit);
     status = make_plan(&in, &general, emit, &code, &err);
     return status != STW_STATUS_OK ? stw_exit(status, &err) : code;
 }

@@ -34,6 +34,7 @@ typedef struct stw_inputs {
     const char *model, *from, *cluster, *run;
     stw_values set;
     const char *write_lp, *time_limit, *gap, *accept;
+    bool tells_turns; /* as in stw_planner_options; always where there is `from` */
 } stw_inputs;
 
 /* clang-format off */

@@ -104,6 +104,7 @@ static stw_status solve(const search *s, stw_plan *plan, result *out, stw_error 
                                          .no_alternatives = true,
                                          .no_reasons = true,
                                          .only_stage1 = !s->whole,
+                                         .tells_turns = s->options->tells_turns,
                                          .sieve = s->whole ? NULL : &sieve,
                                          .simulate = s->options->simulate};
     STW_TRY(stw_planner_solve(plan, &planner, err));

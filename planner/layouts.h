@@ -15,6 +15,7 @@ typedef struct stw_layouts_options {
     bool fits_only;      /* the first layout that fits will do; nothing is simulated */
     bool brief;          /* a good layout will do: fewer are planned, and none is compared */
     double most_s;       /* of an iteration: > 0: only what is faster is of interest */
+    bool tells_turns;    /* as stw_planner_options has it */
     stw_planner_simulate simulate;
     /* Simulates and checks a plan that was solved. */
     stw_status (*finish)(stw_plan *plan, stw_error *err);

@@ -11,6 +11,7 @@
 #include "planner/levels.h"
 #include "planner/problem.h"
 #include "planner/resolve.h"
+#include "planner/turns.h"
 
 #define OPTIMAL_GAP                                                                                \
     1e-3 /* what `optimal` may mean at most; a looser gap asked for is `feasible`                  \
@@ -290,8 +291,7 @@ out:
     return status;
 }
 
-/* A phase takes as long as its slowest kind of rank. */
-static stw_status simulate_plan(stw_plan *plan, stw_planner_simulate simulate, stw_error *err) {
+stw_status stw_planner_time(stw_plan *plan, stw_planner_simulate simulate, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = NAN;
     for (uint32_t k = 0; k < plan->job->n_kinds && stw_cluster_has_gpus(&plan->cluster); k++) {
@@ -308,9 +308,9 @@ static stw_status solve_alone(const void *by, stw_plan *plan, double time_limit_
     options.time_limit_s = time_limit_s;
     options.write_lp = NULL;
     options.no_fixes = options.no_prices = options.no_reasons = options.no_alternatives = true;
-    stw_status status = stw_planner_solve(plan, &options, err);
+    stw_status status = stw_planner_solve_run(plan, &options, err);
     if (status != STW_STATUS_OK || plan->outcome == STW_OUTCOME_INFEASIBLE) return status;
-    return simulate_plan(plan, options.simulate, err);
+    return stw_planner_time(plan, options.simulate, err);
 }
 
 /* What binds, and what would help. */
@@ -377,7 +377,8 @@ static bool is_sieved(const stw_solving *s) {
     return sieve->too_slow || sieve->too_big;
 }
 
-stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options, stw_error *err) {
+stw_status stw_planner_solve_run(stw_plan *plan, const stw_planner_options *options,
+                                 stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_solving s = {.plan = plan, .options = options, .start_s = stw_planner_now_s()};
     s.end_s = s.start_s + fmin(time_limit_of(options),

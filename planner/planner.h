@@ -38,14 +38,16 @@ typedef struct stw_planner_options {
     bool no_alternatives;     /* nor for what a fuller GPU would bring */
     bool no_reasons;          /* do not search for what binds where nothing fits */
     bool only_stage1;         /* take the solver's choice as it is */
+    bool tells_turns;         /* keys that are `auto` stay so: what a turn would bring is told */
     stw_planner_sieve *sieve; /* NULL: none */
     /* Compares choices; planner and simulator do not know each other. NULL: by the rows alone. */
     stw_planner_simulate simulate;
 } stw_planner_options;
 
-/** Decide, derive, predict: fills plan->decisions, outcome, verdict, solver, layouts, programs,
- * peaks, time_s, objective_s, prices, bindings, fixes. Nothing fits is not a failure of the call:
- * outcome INFEASIBLE with the least-over decisions in place.
+/** Decide, derive, predict. Where keys of the run are `auto` that the engine lists as turns
+ * (stw_engine_turn), they are set in plan->run to what is fastest. Fills plan->decisions, outcome,
+ * verdict, solver, layouts, programs, peaks, time_s, objective_s, prices, bindings, fixes. Nothing
+ * fits is not a failure of the call: outcome INFEASIBLE with the least-over decisions in place.
  * @return TIME_LIMIT where the limit passed without any plan, SOLVER where GLPK failed */
 STW_MUST_USE stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options,
                                           stw_error *err);

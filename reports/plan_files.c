@@ -181,11 +181,18 @@ static void put_times(const stw_plan *plan, const stw_plan_facts *f, const stw_r
 }
 
 static void put_answers(const stw_plan *plan, const rows *out) {
+    if (plan->turned != NULL) {
+        row(out, "turned", "", "", "settings", plan->turned, "");
+        row_double(out, "turned", "", "", "iteration_without", plan->unturned_s, "s");
+    }
     for (uint32_t i = 0; i < plan->n_alternatives; i++) {
         const stw_alternative *other = &plan->alternatives[i];
         row_double(out, "alternative", other->rule, "", "iteration", other->seconds, "s");
         row_double(out, "alternative", other->rule, "", "saves", other->share, "");
         row(out, "alternative", other->rule, "", "needs", other->needs, "");
+        if (strcmp(other->rule, "setting") == 0)
+            row(out, "alternative", other->rule, "", "verdict", stw_verdict_name(other->verdict),
+                "");
     }
     for (uint32_t i = 0; i < plan->n_prices; i++) {
         const stw_price *price = &plan->prices[i];

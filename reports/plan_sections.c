@@ -201,6 +201,7 @@ void stw_section_alternatives(const stw_section *s, bool by_key) {
     for (uint32_t i = 0; i < s->plan->n_alternatives; i++) {
         const stw_alternative *other = &s->plan->alternatives[i];
         if ((strchr(other->rule, '.') != NULL) != by_key || other->share < WORTH_TELLING) continue;
+        if (strcmp(other->rule, "setting") == 0) continue;
         bool headroom = strcmp(other->rule, "headroom") == 0;
         char rule[96] = "the simpler plan was preferred";
         if (headroom)
@@ -208,6 +209,47 @@ void stw_section_alternatives(const stw_section *s, bool by_key) {
         if (by_key) snprintf(rule, sizeof rule, "%s excludes it", other->rule);
         stw_doc_line(s->out, s->format, "A plan with %s takes %s per iteration (%.1f%% less); %s.",
                      other->needs, stw_word_seconds(other->seconds).text, 100 * other->share, rule);
+    }
+}
+
+/* "--set A=1 --set B=2" of "A=1 B=2". */
+static void write_options(const char *settings, stw_text *out) {
+    for (const char *at = settings; *at != '\0';) {
+        const int length = (int)strcspn(at, " ");
+        stw_text_printf(out, "%s--set %.*s", at > settings ? " " : "", length, at);
+        at += length;
+        while (*at == ' ') at++;
+    }
+}
+
+void stw_section_turned(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    const double now_s = stw_plan_iteration_s(plan);
+    if (plan->turned == NULL || !(plan->unturned_s > 0)) return;
+    if (now_s < plan->unturned_s)
+        stw_doc_line(s->out, s->format,
+                     "Set by the planner: %s; without it an iteration takes %s (%.1f%% more).",
+                     plan->turned, stw_word_seconds(plan->unturned_s).text,
+                     100 * (plan->unturned_s / now_s - 1));
+    else
+        stw_doc_line(s->out, s->format, "Set by the planner: %s.", plan->turned);
+}
+
+void stw_section_turns(const stw_section *s) {
+    const double now_s = stw_plan_iteration_s(s->plan);
+    if (!isfinite(now_s)) return;
+    for (uint32_t i = 0; i < s->plan->n_alternatives; i++) {
+        const stw_alternative *other = &s->plan->alternatives[i];
+        stw_text options = STW_TEXT_INIT;
+        if (strcmp(other->rule, "setting") != 0) continue;
+        write_options(other->needs, &options);
+        if (options.failed) s->out->failed = true;
+        stw_doc_line(s->out, s->format, "Faster with %s: %.1f%% (%s instead of %s), %s%s%s.",
+                     options.data != NULL ? options.data : "", 100 * other->share,
+                     stw_word_seconds(other->seconds).text, stw_word_seconds(now_s).text,
+                     other->verdict == STW_VERDICT_FITS ? "fits" : "at risk",
+                     other->asks != NULL ? "; " : "", other->asks != NULL ? other->asks : "");
+        stw_text_free(&options);
     }
 }
 
@@ -300,6 +342,8 @@ static void put_time(const stw_section *s) {
     stw_section_risks(s);
     stw_section_costs(s);
     stw_section_bottleneck(s);
+    stw_section_turned(s);
+    stw_section_turns(s);
     stw_section_alternatives(s, true);
     stw_section_remarks(s, true);
 }

@@ -41,6 +41,10 @@ void stw_section_costs(const stw_section *s);
 void stw_section_bottleneck(const stw_section *s);
 /** Faster plans that were passed over. @param by_key those that a key of the run rules out */
 void stw_section_alternatives(const stw_section *s, bool by_key);
+/** Keys that the planner set, and what it saves. */
+void stw_section_turned(const stw_section *s);
+/** Settings with which the plan would be faster. */
+void stw_section_turns(const stw_section *s);
 /** Remarks on seconds, or the others. */
 void stw_section_remarks(const stw_section *s, bool of_time);
 /** State that leaves the GPU between the phases that use it; nothing if there is none. */

@@ -230,9 +230,11 @@ static const part parts[] = {
     {2, put_state},
 
     {4, put_activations},
+    {3, stw_section_turned},
     {3, stw_section_role_lines},
     {7, stw_section_load_method},
     {5, put_notes},
+    {6, stw_section_turns},
     {6, put_excluded},
     {8, put_passed_over},
 };

@@ -11,6 +11,28 @@
 #include "plan/program/check.h"
 #include "plan/program/effect.h"
 
+/* The job of plan->run. */
+static stw_status make_job(stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_engine *engine = stw_engine_find(plan->run.engine);
+    if (stw_run_spec_is_open(&plan->run))
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
+                         "found auto, expected values: only a planner resolves it"));
+    if (engine == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine", "engine %s is not built in",
+                         stw_engine_name(plan->run.engine)));
+    if (plan->run.batch.seq_len == 0) plan->run.batch.seq_len = stw_default_seq_len(plan->model);
+    STW_TRY(stw_check_model_sizes(plan->model, &plan->cluster, err));
+    STW_TRY(stw_job_new(plan->model, &plan->cluster, &plan->run, engine, &plan->job, err));
+    STW_TRY(stw_check_batch_sizes(plan->job, err));
+    STW_TRY(stw_job_check_effect(plan->job, "run", err));
+    if (plan->job->n_units == 0)
+        status =
+            stw_fail(err, STW_STATUS_BAD_INPUT, plan->model->source, "the model has no parameters");
+out:
+    return status;
+}
+
 static stw_status make(stw_model *model, bool borrows, const stw_cluster *cluster,
                        stw_run_spec *run, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -33,20 +55,7 @@ static stw_status make(stw_model *model, bool borrows, const stw_cluster *cluste
     plan->objective_s = plan->solver.objective = plan->solver.bound = NAN;
     plan->solver.gap = NAN;
     plan->solver.name = plan->solver.version = "";
-    const stw_engine *engine = stw_engine_find(plan->run.engine);
-    if (stw_run_spec_is_open(&plan->run))
-        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
-                         "found auto, expected values: only a planner resolves it"));
-    if (engine == NULL)
-        STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine", "engine %s is not built in",
-                         stw_engine_name(plan->run.engine)));
-    if (plan->run.batch.seq_len == 0) plan->run.batch.seq_len = stw_default_seq_len(plan->model);
-    STW_TRY(stw_check_model_sizes(plan->model, &plan->cluster, err));
-    STW_TRY(stw_job_new(plan->model, &plan->cluster, &plan->run, engine, &plan->job, err));
-    STW_TRY(stw_check_batch_sizes(plan->job, err));
-    STW_TRY(stw_job_check_effect(plan->job, "run", err));
-    if (plan->job->n_units == 0)
-        status = stw_fail(err, STW_STATUS_BAD_INPUT, model->source, "the model has no parameters");
+    STW_TRY(make_job(plan, err));
 out:
     if (status == STW_STATUS_OK)
         *out = plan;
@@ -72,6 +81,14 @@ static void drop_derived(stw_plan *plan) {
     }
     plan->layouts = NULL;
     plan->programs = NULL;
+}
+
+stw_status stw_plan_rerun(stw_plan *plan, const stw_run_spec *run, stw_error *err) {
+    drop_derived(plan);
+    stw_job_free(plan->job);
+    plan->job = NULL;
+    plan->run = *run;
+    return make_job(plan, err);
 }
 
 void stw_plan_free(stw_plan *plan) {
@@ -300,19 +317,28 @@ uint64_t stw_plan_state_elements(const stw_plan *plan) {
     return elements;
 }
 
-stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
-                                    double plan_seconds, const char *needs, stw_error *err) {
+stw_status stw_plan_add_turn(stw_plan *plan, const stw_alternative *other, double plan_seconds,
+                             stw_error *err) {
     if (plan->n_alternatives == STW_MAX_ALTERNATIVES) return STW_STATUS_OK;
     if (!stw_cluster_has_gpus(&plan->cluster)) return STW_STATUS_OK; /* nothing has seconds */
     if (plan->n_alternatives == 0)
         plan->alternatives =
             stw_pool_array(plan->pool, STW_MAX_ALTERNATIVES, sizeof *plan->alternatives);
-    const char *copy = stw_pool_string(plan->pool, needs);
-    if (plan->alternatives == NULL || copy == NULL)
+    stw_alternative copy = *other;
+    copy.share = (plan_seconds - other->seconds) / plan_seconds;
+    copy.needs = stw_pool_string(plan->pool, other->needs);
+    if (other->asks != NULL) copy.asks = stw_pool_string(plan->pool, other->asks);
+    if (plan->alternatives == NULL || copy.needs == NULL ||
+        (other->asks != NULL && copy.asks == NULL))
         return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
-    plan->alternatives[plan->n_alternatives++] =
-        (stw_alternative){rule, seconds, (plan_seconds - seconds) / plan_seconds, copy};
+    plan->alternatives[plan->n_alternatives++] = copy;
     return STW_STATUS_OK;
+}
+
+stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
+                                    double plan_seconds, const char *needs, stw_error *err) {
+    const stw_alternative other = {.rule = rule, .seconds = seconds, .needs = needs};
+    return stw_plan_add_turn(plan, &other, plan_seconds, err);
 }
 
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan) { return plan->cluster.gpu.memory_bytes; }

@@ -70,12 +70,15 @@ typedef struct stw_fix {
 } stw_fix;                            /* planned anew with all of its changes, and fits */
 /** A faster plan that was passed over, and what it would need. */
 typedef struct stw_alternative {
-    const char *rule;  /* that passed it over: "plainness", "placement.gpu_fill" */
-    double seconds;    /* of one simulated iteration */
-    double share;      /* of an iteration of the plan that it would save */
-    const char *needs; /* "9 blocks offloaded" */
+    const char *rule;    /* that passed it over: "plainness", "placement.gpu_fill"; "setting": the
+                            run has the default of a key */
+    double seconds;      /* of one simulated iteration */
+    double share;        /* of an iteration of the plan that it would save */
+    const char *needs;   /* "9 blocks offloaded"; of a setting KEY=VALUE with spaces between */
+    stw_verdict verdict; /* of a setting */
+    const char *asks;    /* of a setting: what else has to change; NULL: nothing */
 } stw_alternative;
-#define STW_MAX_ALTERNATIVES 4
+#define STW_MAX_ALTERNATIVES 8
 
 /** A layout of ranks that was planned. */
 typedef struct stw_layout_row {
@@ -137,6 +140,9 @@ typedef struct stw_plan {
     uint32_t n_alternatives;
     stw_alternative *alternatives;
     stw_layout_search layout_search;
+    const char *turned; /* KEY=VALUE with spaces between: keys of the run that were `auto` and that
+                           the planner set; NULL: none */
+    double unturned_s;  /* an iteration of the plan without them */
 } stw_plan;
 
 #define STW_LOAD_SPREAD 1000.0
@@ -184,6 +190,12 @@ uint64_t stw_plan_state_elements(const stw_plan *plan);
 STW_MUST_USE stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
                                                  double plan_seconds, const char *needs,
                                                  stw_error *err);
+/** The same of a setting; its strings but the rule are copied, its share is made. */
+STW_MUST_USE stw_status stw_plan_add_turn(stw_plan *plan, const stw_alternative *other,
+                                          double plan_seconds, stw_error *err);
+/** Give a plan another run: its job is made anew, what was derived goes. @param run shares the pool
+ * of the plan's; its values are taken over */
+STW_MUST_USE stw_status stw_plan_rerun(stw_plan *plan, const stw_run_spec *run, stw_error *err);
 /** Bytes that a rank may use on its GPU, a node on its host, page-locked, on NVMe. */
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan);
 uint64_t stw_plan_host_capacity(const stw_plan *plan);

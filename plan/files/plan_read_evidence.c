@@ -3,6 +3,7 @@
  * derived again without planning: it must be consistent, and has checksums. */
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 #include "plan/files/file_parts.h"
 #include "plan/files/plan_file.h"
@@ -79,6 +80,34 @@ out:
     return status;
 }
 
+static const char *verdict_word(unsigned i) { return stw_verdict_name((stw_verdict)i); }
+
+static stw_status read_verdict(const stw_tree *tree, const stw_node *parent, stw_verdict *out,
+                               stw_error *err) {
+    enum { N_VERDICTS = STW_N_VERDICTS };
+    const char *text = NULL;
+    stw_status status = stw_node_string(tree, parent, "verdict", &text, err);
+    if (status != STW_STATUS_OK) return status;
+    const unsigned v = stw_part_find(text, verdict_word, N_VERDICTS);
+    if (v == N_VERDICTS)
+        return stw_node_fail(tree, stw_node_get(parent, "verdict"),
+                             "fits, at_risk, does_not_fit or unknown", err);
+    *out = (stw_verdict)v;
+    return STW_STATUS_OK;
+}
+
+/* Keys that the planner set. */
+static stw_status read_turned(const stw_tree *tree, stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *node = stw_node_get(tree->root, "turned");
+    if (node == NULL) return STW_STATUS_OK;
+    STW_TRY(stw_node_object(tree, tree->root, "turned", &node, err));
+    STW_TRY(stw_part_string(tree, node, "settings", false, plan->pool, &plan->turned, err));
+    STW_TRY(stw_part_seconds(tree, node, "seconds_without", &plan->unturned_s, err));
+out:
+    return status;
+}
+
 static stw_status read_alternatives(const stw_tree *tree, stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     items others;
@@ -93,6 +122,9 @@ static stw_status read_alternatives(const stw_tree *tree, stw_plan *plan, stw_er
         STW_TRY(stw_part_real(tree, node, "seconds", &other->seconds, err));
         STW_TRY(stw_part_real(tree, node, "share", &other->share, err));
         STW_TRY(stw_part_string(tree, node, "needs", false, plan->pool, &other->needs, err));
+        if (strcmp(other->rule, "setting") != 0) continue;
+        STW_TRY(read_verdict(tree, node, &other->verdict, err));
+        STW_TRY(stw_part_string(tree, node, "asks", true, plan->pool, &other->asks, err));
     }
 out:
     return status;
@@ -210,25 +242,20 @@ out:
 }
 
 static const char *outcome_word(unsigned i) { return stw_outcome_name((stw_outcome)i); }
-static const char *verdict_word(unsigned i) { return stw_verdict_name((stw_verdict)i); }
 
 stw_status stw_plan_read_evidence(const stw_tree *tree, stw_plan *plan, stw_error *err) {
-    enum { N_OUTCOMES = STW_OUTCOME_LIMIT + 1, N_VERDICTS = STW_N_VERDICTS };
+    enum { N_OUTCOMES = STW_OUTCOME_LIMIT + 1 };
     stw_status status = STW_STATUS_OK;
-    const char *outcome = NULL, *verdict = NULL;
+    const char *outcome = NULL;
     STW_TRY(stw_node_string(tree, tree->root, "outcome", &outcome, err));
-    STW_TRY(stw_node_string(tree, tree->root, "verdict", &verdict, err));
     unsigned o = stw_part_find(outcome, outcome_word, N_OUTCOMES);
-    unsigned v = stw_part_find(verdict, verdict_word, N_VERDICTS);
     if (o == N_OUTCOMES)
         return stw_node_fail(tree, stw_node_get(tree->root, "outcome"),
                              "optimal, feasible, infeasible or limit", err);
-    if (v == N_VERDICTS)
-        return stw_node_fail(tree, stw_node_get(tree->root, "verdict"),
-                             "fits, at_risk, does_not_fit or unknown", err);
     plan->outcome = (stw_outcome)o;
-    plan->verdict = (stw_verdict)v;
+    STW_TRY(read_verdict(tree, tree->root, &plan->verdict, err));
     STW_TRY(read_solver(tree, plan, err));
+    STW_TRY(read_turned(tree, plan, err));
     STW_TRY(read_alternatives(tree, plan, err));
     STW_TRY(stw_plan_read_layouts(tree, plan, err));
     STW_TRY(read_prices(tree, plan, err));

@@ -54,8 +54,21 @@ static void write_alternatives(const stw_plan *plan, stw_json *json) {
         stw_json_double(json, "seconds", other->seconds);
         stw_json_double(json, "share", other->share);
         stw_json_string(json, "needs", other->needs);
+        if (strcmp(other->rule, "setting") == 0) {
+            stw_json_string(json, "verdict", stw_verdict_name(other->verdict));
+            stw_json_string(json, "asks", other->asks);
+        }
         stw_json_end(json);
     }
+    stw_json_end(json);
+}
+
+/* Keys that the planner set; no member where there are none. */
+static void write_turned(const stw_plan *plan, stw_json *json) {
+    if (plan->turned == NULL) return;
+    stw_json_begin_object(json, "turned");
+    stw_json_string(json, "settings", plan->turned);
+    stw_json_double(json, "seconds_without", plan->unturned_s);
     stw_json_end(json);
 }
 
@@ -526,6 +539,7 @@ stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err)
     write_nodes(plan, json);
     if (mapped == STW_STATUS_OK) mapped = stw_plan_write_roles(plan, json, err);
     write_times(plan, json);
+    write_turned(plan, json);
     write_alternatives(plan, json);
     stw_plan_write_layouts(plan, json);
     write_prices(plan, json);

@@ -62,6 +62,18 @@ typedef struct stw_engine_fix {
     const char *with; /* "KEY=VALUE ...", settings that it needs; NULL: none */
 } stw_engine_fix;
 
+/** Keys that an expert turns and for which the planner's problem has no variable. A turn is planned
+ * by itself where a run has the default of each key, or the turn's value. Where the first one is
+ * `auto`, the planner takes what is fastest; else the launch does what the default says, and
+ * reports name the turn. The training's numbers are the same with all of them, up to the order of
+ * sums. */
+typedef struct stw_engine_turn {
+    const char *set;   /* "KEY=VALUE ..." */
+    const char *when;  /* "KEY=VALUE ..." that a run must have; NULL: any run */
+    const char *usual; /* what `auto` of the first key means to a launch; NULL: it has no such */
+    const char *asks;  /* of the user's program, where settings do not do it; NULL: nothing */
+} stw_engine_turn;
+
 /** By how much measured bytes exceeded predicted ones at most, as a share of the predicted ones:
  * rows of tests/measured and bench/results (bench/measured.py ENGINE prints them). A plan that a
  * run may exceed by as much is at risk. */
@@ -131,6 +143,7 @@ typedef struct stw_engine {
     stw_margins (*margins)(const stw_run_spec *run);
     bool encoders; /* builds models with an encoder and a decoder; else they are refused */
     const stw_engine_fix *fixes;     /* terminated by key NULL; may be NULL */
+    const stw_engine_turn *turns;    /* terminated by set NULL; may be NULL */
     const stw_layout_rules *layouts; /* NULL: none is searched */
 
     /** The model that the framework trains: `model`, or a copy in `pool` with what the framework

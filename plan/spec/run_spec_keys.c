@@ -402,7 +402,11 @@ static const stw_spec_row rows_before[] = {
     {WORDS("recompute.granularity", granularities), AT(recompute.granularity),
      .also = "gradient_checkpointing enable_gradient_checkpointing "
              "activation_checkpointing recompute_granularity checkpointing",
-     .fallback = "auto", .needs = NEEDS(FORWARD)},
+     .fallback = "auto",
+     .note =
+         "auto: the planner's choice by block, of some engines also of recompute.modules | none "
+         "| full | selective",
+     .needs = NEEDS(FORWARD)},
     {WORDS("recompute.method", methods), AT(recompute.method), .fallback = "none",
      .note = "none | uniform: every num_layers blocks keep one input | block: the first num_layers "
              "blocks of a stage",

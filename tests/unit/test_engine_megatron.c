@@ -199,7 +199,7 @@ static void recomputing_has_arguments(void) {
         uint64_t peak[2] = {0};
         for (int again = 0; again < 2; again++) {
             planned p;
-            const stw_planner_options options = {.simulate = stw_sim_seconds};
+            const stw_planner_options options = {.simulate = stw_sim_seconds, .tells_turns = true};
             plan_of(&p, "Qwen3-8B", again ? settings : cases[i].settings);
             CHECK_OK(stw_planner_solve(p.plan, &options, err));
             for (uint32_t k = 0; k < p.plan->job->n_kinds; k++)
@@ -402,7 +402,7 @@ static void worst_stage_decides(void) {
     plan_of(&p, "Llama-3.1-8B",
             "node.gpu.memory=34GB nodes=1 parallel.pp=8 batch.grad_accumulation=8 "
             "batch.seq_len=4096");
-    const stw_planner_options options = {.simulate = stw_sim_seconds};
+    const stw_planner_options options = {.simulate = stw_sim_seconds, .tells_turns = true};
     CHECK_OK(stw_planner_solve(p.plan, &options, err));
     uint32_t of[STW_N_ACTS] = {0};
     for (uint32_t i = 0; i < p.plan->decisions.n_blocks; i++)

@@ -19,7 +19,8 @@ static json_t *plan_document(double seconds) {
     stw_text text = STW_TEXT_INIT;
     stw_solver_stage stages[] = {{"seconds", 1.25, 1.249, 8e-4, 0.05}};
     stw_price prices[] = {{"gpu_memory", "optimizer_step", 8, "GiB", -1e-3 * seconds}};
-    stw_alternative others[] = {{"plainness", 0.5, 0.1, "9 blocks offloaded"}};
+    stw_alternative others[] = {
+        {.rule = "plainness", .seconds = 0.5, .share = 0.1, .needs = "9 blocks offloaded"}};
     fixture_state(plan, 3, mixed, units);
     CHECK_OK(stw_plan_derive(plan, err));
     stw_plan_judge(plan);

@@ -180,13 +180,13 @@ static void check_same(const instance *in, const space *s) {
 }
 
 static void dense_shards(void) {
-    const instance in = {"Qwen3-0.6B", "stowage", "14 GiB", 4, 1, 16, {NULL}};
+    const instance in = {"Qwen3-0.6B", "stowage", "14 GiB", 4, 1, 8, {NULL}};
     check_same(&in, &(space){{1, 1, 1, 4, 1, 16}, true, true, 0});
 }
 
 static void experts_of_torch(void) {
     const instance in = {
-        "DeepSeek-V2-Lite", "fsdp2", "140 GiB", 2, 2, 16, {"fsdp.reshard_to_node=false", NULL}};
+        "DeepSeek-V2-Lite", "fsdp2", "140 GiB", 2, 2, 8, {"fsdp.reshard_to_node=false", NULL}};
     check_same(&in, &(space){{1, 1, 1, 4, 8, 16}, true, true, 0});
 }
 
@@ -201,13 +201,13 @@ static void zero_stages(void) {
 }
 
 static void dense_stages(void) {
-    const instance in = {"Qwen3-1.7B", "megatron", "24 GiB", 4, 1, 16, {NULL}};
+    const instance in = {"Qwen3-1.7B", "megatron", "24 GiB", 4, 1, 8, {NULL}};
     check_same(&in, &(space){{4, 4, 8, 4, 1, 16}, false, false, 0});
 }
 
 static void experts_in_stages(void) {
     const instance in = {
-        "Moonlight-16B-A3B", "megatron", "80 GiB", 4, 2, 16, {"parallel.etp=1", "parallel.pp=1"}};
+        "Moonlight-16B-A3B", "megatron", "80 GiB", 4, 2, 8, {"parallel.etp=1", "parallel.pp=1"}};
     check_same(&in, &(space){{4, 1, 1, 4, 8, 16}, false, false, 0});
 }
 

@@ -86,16 +86,23 @@ static void report_answers_the_questions(void) {
                           {"host memory", "", 12, "GiB", 0}};
     plan->prices = prices;
     plan->n_prices = 3;
-    stw_alternative others[] = {{"plainness", 0.208, 0.02, "3 blocks offloaded"},
-                                {"placement.gpu_fill", 0.2, 0.058, "98.9% of the GPU memory"}};
+    stw_alternative others[] = {
+        {"plainness", 0.208, 0.02, "3 blocks offloaded", STW_VERDICT_FITS, NULL},
+        {"placement.gpu_fill", 0.2, 0.058, "98.9% of the GPU memory", STW_VERDICT_FITS, NULL},
+        {"setting", 0.19, 0.105, "a.b=1 c=[d]", STW_VERDICT_AT_RISK, "the program does it"}};
     plan->alternatives = others;
-    plan->n_alternatives = 2;
+    plan->n_alternatives = 3;
+    plan->turned = "e.f=2";
+    plan->unturned_s = 0.3;
     stw_text out = STW_TEXT_INIT;
     CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
     check_contains(&out, "fixture fits on 1 node with 2 x");
     check_contains(
         &out, "Iteration time: 212 ms for 8,192 tokens (forward_backward 200 ms + optimizer_step "
               "12.3 ms).");
+    check_contains(&out, "Faster with --set a.b=1 --set c=[d]: 10.5% (190 ms instead of 212 ms), "
+                         "at risk; the program does it.");
+    check_contains(&out, "Set by the planner: e.f=2; without it an iteration takes 300 ms (41.");
     check_contains(&out, "Throughput: 38,587 tokens/s (19,293 per GPU)");
     check_contains(&out, "1000 iterations take 3.54 min on 2 GPUs: 0.118 GPU-hours.");
     check_contains(&out, "both ranks");

@@ -117,6 +117,19 @@ static const stw_engine_fix fixes[] = {
      "deepspeed.zero_stage=3 deepspeed.offload_optimizer=nvme"},
     {"deepspeed.sub_group_size", "1e8", "cuts the buffers that sub-groups pass through", NULL},
     {NULL, NULL, NULL, NULL}};
+/* Keys of runtime/zero/config.py (DeepSpeedZeroConfig). A share of sub-groups (Twin-Flow) needs
+ * several of them on a rank. */
+#define ON_HOST "deepspeed.offload_optimizer=cpu"
+static const stw_engine_turn turns[] = {
+    {"deepspeed.max_live_parameters=3e9 deepspeed.max_reuse_distance=3e9", NULL, NULL, NULL},
+    {"deepspeed.overlap_comm=true", NULL, NULL, NULL},
+    {"deepspeed.zero_stage=2", NULL, NULL, NULL},
+    {"deepspeed.zero_stage=1", NULL, NULL, NULL},
+    {"deepspeed.ratio=0.1 deepspeed.sub_group_size=1e8", ON_HOST, NULL, NULL},
+    {"deepspeed.ratio=0.3 deepspeed.sub_group_size=1e8", ON_HOST, NULL, NULL},
+    {"deepspeed.ratio=0.6 deepspeed.sub_group_size=1e8", ON_HOST, NULL, NULL},
+    {"deepspeed.ratio=0.9 deepspeed.sub_group_size=1e8", ON_HOST, NULL, NULL},
+    {NULL, NULL, NULL, NULL}};
 static const uint32_t depths[] = {1, 0};
 
 /* tests/measured/deepspeed.csv: z3offp_q4_ac_8k on the GPU, z1_q4_ac_2k of what is reserved; hosts
@@ -176,6 +189,7 @@ const stw_engine stw_engine_deepspeed = {
     .cpu_rate = stw_zero_cpu_rate,
     .cpu_pass = stw_zero_cpu_pass,
     .fixes = fixes,
+    .turns = turns,
     .layouts = &layouts,
     .usual_load = usual_load,
     .loads_by_tensors = loads_by_tensors,

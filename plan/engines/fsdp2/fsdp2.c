@@ -458,6 +458,22 @@ static const stw_engine_fix fixes[] = {
      "another engine, which executes no forward pass: streams state in small buckets", NULL},
     {NULL, NULL, NULL, NULL}};
 
+/* torch/utils/checkpoint.py (create_selective_checkpoint_contexts) and
+ * torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py are called by the program;
+ * set_reshard_after_backward and set_requires_gradient_sync are methods of FSDPModule
+ * (torch/distributed/fsdp/_fully_shard/_fully_shard.py). */
+static const char by_program[] = "the program wraps modules or operations of each layer itself";
+static const stw_engine_turn turns[] = {
+    {"recompute.granularity=selective recompute.modules=[ops]", NULL, NULL, by_program},
+    {"recompute.granularity=selective recompute.modules=[mlp]", NULL, NULL, by_program},
+    {"recompute.granularity=selective recompute.modules=[self_attn]", NULL, NULL, by_program},
+    {"recompute.granularity=selective recompute.modules=[layernorm]", NULL, NULL, by_program},
+    {"recompute.granularity=selective recompute.modules=[mlp,layernorm]", NULL, NULL, by_program},
+    {"fsdp.reshard_after_forward=false", NULL, NULL, NULL},
+    {"fsdp.reshard_after_backward=false", NULL, NULL, NULL},
+    {"fsdp.sync_each_micro_batch=false", NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL}};
+
 static const uint32_t fsdp2_depths[] = {1, 2, 4, 0};
 
 /* GPU: Qwen3-30B-A3B with experts in a loop (bench/results/2026-11-22-engines, offload_q30_l3).
@@ -502,6 +518,7 @@ const stw_engine stw_engine_fsdp2 = {
     .cpu_advice = stw_fsdp2_cpu_advice,
     .cpu_rate = stw_fsdp2_cpu_rate,
     .fixes = fixes,
+    .turns = turns,
     .layouts = &stw_fsdp2_layouts,
     .places = places,
     .one_cut = true,

@@ -54,7 +54,8 @@ static const stw_spec_row rows[] = {
      .note = "HybridDeviceOptimizer, even where the fraction is 0"},
     {RATIO("megatron.optimizer_offload_fraction"), AT(optimizer_offload_fraction), .words = follows,
      .fallback = "auto",
-     .note = "share of each rank's state that the CPU updates; auto: 1 with optimizer_cpu_offload",
+     .note = "share of each rank's state that the CPU updates; auto: 0, with optimizer_cpu_offload "
+             "the planner's choice (Megatron-LM's: 1)",
      BOUNDS(0, 1)},
     {BOOL("megatron.overlap_d2h_h2d"), AT(overlap_d2h_h2d), .also = "overlap_cpu_optimizer_d2h_h2d",
      .fallback = "false"},

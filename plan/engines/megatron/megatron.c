@@ -127,6 +127,34 @@ static const stw_engine_fix fixes[] = {
     {"megatron.optimizer_offload_fraction", "1", "keeps master and moments on the host", NULL},
     {NULL, NULL, NULL, NULL}};
 
+/* Flags of megatron/training/arguments.py. --optimizer-offload-fraction is 1 there once
+ * --optimizer-cpu-offload is given: the planner takes another one only then. */
+#define OFFLOADED "megatron.optimizer_cpu_offload=true"
+static const stw_engine_turn turns[] = {
+    {"recompute.granularity=selective recompute.modules=[core_attn]", NULL, NULL, NULL},
+    {"recompute.granularity=selective recompute.modules=[mlp]", NULL, NULL, NULL},
+    {"recompute.granularity=selective recompute.modules=[layernorm]", NULL, NULL, NULL},
+    {"recompute.granularity=selective recompute.modules=[mlp,layernorm]", NULL, NULL, NULL},
+    {"recompute.granularity=selective recompute.modules=[moe]", NULL, NULL, NULL},
+    {"recompute.granularity=selective recompute.modules=[moe_act]", NULL, NULL, NULL},
+    {"recompute.granularity=selective recompute.modules=[moe_act,layernorm]", NULL, NULL, NULL},
+    {"megatron.optimizer_offload_fraction=0.05", OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.1", OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.2", OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.3", OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.4", OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.5", OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.6", OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.7", OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.8", OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.9", OFFLOADED, "1", NULL},
+    {"megatron.overlap_grad_reduce=true megatron.overlap_param_gather=true", NULL, NULL, NULL},
+    {"megatron.overlap_grad_reduce=true", NULL, NULL, NULL},
+    {"megatron.overlap_d2h_h2d=true", OFFLOADED, NULL, NULL},
+    {"moe.dispatcher=allgather", NULL, NULL, NULL},
+    {"moe.dispatcher=deepep", NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL}};
+
 /* GPU: tests/measured/megatron.csv (a tied head on a last stage); of TransformerEngine the worst
  * row of megatron_golden.csv whose attention backend its flags tell. Reserved: l8b_cp4_32k_full of
  * megatron.csv. Host: no run was measured; that of parked state of torch's processes
@@ -174,6 +202,7 @@ const stw_engine stw_engine_megatron = {
     .encoders = true,
     .margins = margins,
     .fixes = fixes,
+    .turns = turns,
     .layouts = &stw_megatron_layouts,
     .trains = stw_megatron_trains,
     .adapted = stw_megatron_adapted,

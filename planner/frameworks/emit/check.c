@@ -188,6 +188,7 @@ static stw_status plan_again(const stw_emission *e, stw_emit_given *given,
                                          .no_prices = true,
                                          .no_alternatives = true,
                                          .no_reasons = true,
+                                         .tells_turns = true,
                                          .only_stage1 = e->plan->solver.simulated == 0,
                                          .simulate = simulate};
     const stw_model *model = given->model != NULL ? given->model : e->plan->model;

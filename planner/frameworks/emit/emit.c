@@ -24,7 +24,8 @@ typedef struct framework {
     const char *elsewhere[MOST_ELSEWHERE + 1];
 } framework;
 
-#define ANYWHERE "checkpoint.", "load.weights", "load.page_cached", "placement.gpu_fill"
+#define ANYWHERE                                                                                   \
+    "checkpoint.", "load.weights", "load.page_cached", "placement.gpu_fill", "placement.accept"
 #define PROGRAM                                                                                    \
     ANYWHERE, "attention", "loss.", "trainable.", "moe.", "load.", "weight_sync.", "park.",        \
         "batch.log_prob", "batch.image_tokens", "roles"
@@ -73,6 +74,14 @@ static const framework *framework_of(const char *what) {
 }
 
 bool stw_emit_is(const char *what) { return framework_of(what) != NULL; }
+
+bool stw_emit_says_modules(const char *what) {
+    static const char *const those[] = {"megatron", "fsdp2"};
+    const framework *f = framework_of(what);
+    for (size_t i = 0; i < sizeof those / sizeof those[0]; i++)
+        if (f != NULL && strcmp(f->name, those[i]) == 0) return true;
+    return false;
+}
 
 /* ---- reading back ---- */
 

@@ -19,6 +19,8 @@ typedef struct stw_emit_options {
 
 /** Is this "FRAMEWORK" or "FRAMEWORK:FILE" with a framework whose settings can be written? */
 bool stw_emit_is(const char *what);
+/** Can its settings say that parts of a layer are recomputed (recompute.modules)? */
+bool stw_emit_says_modules(const char *what);
 /** Write settings.
  * @param what "FRAMEWORK" or "FRAMEWORK:FILE"; the file is the caller's concern
  * @param settings a file of the framework; @param notes what it does not say, and what changed

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/printable.h"
+#include "plan/engines/fsdp2/keys.h"
 #include "plan/program/blocks.h"
 #include "plan/spec/registry.h"
 #include "planner/frameworks/emit/emission.h"
@@ -25,6 +26,11 @@ static void write_name(stw_emission *e, const char *name, stw_text *out) {
     (void)stw_printable_copy(name, line, size);
     for (const char *c = line; *c != '\0'; c++)
         stw_text_printf(out, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+}
+
+/* recompute.granularity: selective. */
+static bool keeps_operations(const stw_emission *e) {
+    return e->plan->run.recompute.granularity == 2 && stw_fsdp_modules_of(&e->plan->run).ops;
 }
 
 static void write_head(stw_emission *e, stw_text *out) {
@@ -52,7 +58,11 @@ static void write_head(stw_emission *e, stw_text *out) {
                     "checkpoint_wrapper\n"
                     "from torch.distributed.device_mesh import init_device_mesh\n"
                     "from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, "
-                    "OffloadPolicy, fully_shard\n\n");
+                    "OffloadPolicy, fully_shard\n");
+    if (keeps_operations(e))
+        stw_text_printf(out, "from torch.utils.checkpoint import CheckpointPolicy, "
+                             "create_selective_checkpoint_contexts\n");
+    stw_text_printf(out, "\n");
     stw_text_printf(out, "PARAMS = %s  # the dtype in which parameters are created\n",
                     dtype(e, "precision.params"));
     stw_text_printf(out, "DEVICE = \"%s\"  # where shards of parameters lie\n",
@@ -133,6 +143,50 @@ static void write_mesh(stw_emission *e, stw_text *out) {
         stw_text_printf(out, "    # Expert parallelism of %u ranks is the model's own.\n", p->ep);
 }
 
+/* The policy that plan/engines/bytes.c names (of_operations). */
+static void write_policy(const stw_emission *e, stw_text *out) {
+    if (!keeps_operations(e)) return;
+    stw_text_printf(
+        out, "\n\ndef contexts():\n"
+             "    \"\"\"Of each layer attention and every second product are kept, and what ranks "
+             "reduced.\"\"\"\n"
+             "    aten = torch.ops.aten\n"
+             "    kept = {aten._scaled_dot_product_flash_attention.default,\n"
+             "            aten._scaled_dot_product_efficient_attention.default,\n"
+             "            torch.ops._c10d_functional.reduce_scatter_tensor.default}"
+             "  # and the operation of another attention kernel\n"
+             "    products = {True: 0, False: 0}  # of the forward that is made again, of the first"
+             "\n\n"
+             "    def policy(context, operation, *args, **kwargs):\n"
+             "        if operation == aten.mm.default:\n"
+             "            products[context.is_recompute] += 1\n"
+             "            keep = products[context.is_recompute] %% 2 == 1\n"
+             "        else:\n"
+             "            keep = operation in kept\n"
+             "        return CheckpointPolicy.MUST_SAVE if keep else "
+             "CheckpointPolicy.PREFER_RECOMPUTE\n\n"
+             "    return create_selective_checkpoint_contexts(policy)\n");
+}
+
+/* Parts of every layer that are made again. */
+static void write_parts(const stw_emission *e, stw_text *out) {
+    static const char *const norms[] = {"input_layernorm", "post_attention_layernorm"};
+    const stw_fsdp_modules modules = stw_fsdp_modules_of(&e->plan->run);
+    if (e->plan->run.recompute.granularity != 2) return;
+    if (modules.ops)
+        stw_text_printf(out, "    for index, layer in enumerate(model.model.layers):\n"
+                             "        model.model.layers[index] = checkpoint_wrapper(layer, "
+                             "context_fn=contexts)\n");
+    else
+        stw_text_printf(out, "    for layer in model.model.layers:\n");
+    if (modules.mlp) stw_text_printf(out, "        layer.mlp = checkpoint_wrapper(layer.mlp)\n");
+    if (modules.self_attn)
+        stw_text_printf(out, "        layer.self_attn = checkpoint_wrapper(layer.self_attn)\n");
+    for (size_t i = 0; i < 2 && modules.layernorm; i++)
+        stw_text_printf(out, "        layer.%s = checkpoint_wrapper(layer.%s)\n", norms[i],
+                        norms[i]);
+}
+
 static void write_shard(stw_emission *e, bool recomputed, stw_text *out) {
     stw_text_printf(out, "\n\ndef shard(model):\n");
     write_mesh(e, out);
@@ -153,6 +207,7 @@ static void write_shard(stw_emission *e, bool recomputed, stw_text *out) {
         stw_text_printf(out, "    for index in RECOMPUTED:\n"
                              "        model.model.layers[index] = "
                              "checkpoint_wrapper(model.model.layers[index])\n");
+    write_parts(e, out);
     stw_text_printf(out, "    for layer in model.model.layers:\n"
                          "        fully_shard(layer, **settings)\n");
     if (stw_emit_on(e, "fsdp.wrap_embeddings"))
@@ -187,6 +242,7 @@ static void write_micro_batch(stw_emission *e, stw_text *out) {
 void stw_emit_fsdp2(stw_emission *e, stw_text *out) {
     write_head(e, out);
     const bool recomputed = write_activations(e, out);
+    write_policy(e, out);
     write_shard(e, recomputed, out);
     write_optimizer(e, out);
     write_micro_batch(e, out);
