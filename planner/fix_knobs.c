@@ -15,6 +15,9 @@ static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
 #define MOST_CHANGES 4 /* of a step */
 #define MAX_CUT 16     /* ranks, and experts of each kind of block */
 
+/* Counts of GiB and tokens change by one part of so many where others may be at risk. */
+enum { FURTHER_PART = 12 };
+
 /* A share of the GPU goes down by one of so many parts, to so many of them. */
 enum { SHARES = 20, LEAST_SHARE = 4 };
 
@@ -95,6 +98,21 @@ static uint32_t changes_of(const stw_knob *k, uint64_t i, stw_change *out) {
     }
     set_count(out, k->key, value, k->kind == STW_KNOB_GIB ? "GiB" : "");
     return 1;
+}
+
+bool stw_mix_go_on(stw_mix *mix) {
+    const stw_knob *k = mix->knobs[mix->n - 1];
+    uint64_t *step = &mix->steps[mix->n - 1], more = 1;
+    if (k->kind == STW_KNOB_WORD) return false;
+    if (k->kind == STW_KNOB_NODES) { /* powers of two divide what others may not */
+        uint64_t factor = 1;
+        while (k->from * factor <= k->from + *step) factor *= 2;
+        more = k->from * (factor - 1) - *step;
+    }
+    if (k->kind == STW_KNOB_GIB) more = stw_div_up_u64(k->from / k->step + *step, FURTHER_PART);
+    if (k->kind == STW_KNOB_DOWN) more = stw_div_up_u64(k->n + 1 - *step, FURTHER_PART);
+    *step += more;
+    return *step <= k->n;
 }
 
 /* By how many doublings, or words, a step is from the run. */

@@ -352,8 +352,8 @@ stw_status stw_fix_try(stw_trials *trials, const stw_change *changes, uint32_t n
     return status;
 }
 
-stw_status stw_fix_verify(stw_trials *trials, stw_fix *fix, const stw_fix_judge *judge, bool *fits,
-                          stw_error *err) {
+stw_status stw_fix_verify(stw_trials *trials, stw_fix *fix, const stw_fix_judge *judge,
+                          stw_trial *out, stw_error *err) {
     const stw_plan *plan = trials->plan;
     const double left_s = trials->end_s - stw_planner_now_s();
     stw_change changes[STW_MAX_FIX_CHANGES];
@@ -361,7 +361,7 @@ stw_status stw_fix_verify(stw_trials *trials, stw_fix *fix, const stw_fix_judge 
     stw_plan made = {.model = plan->model, .pool = stw_pool_new()};
     stw_error refused = STW_ERROR_INIT;
     stw_status status = STW_STATUS_OK;
-    *fits = true;
+    *out = STW_TRIAL_REFUSED;
     if (made.pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
     if (left_s <= 0 || trials->work_left == 0) goto out;
@@ -375,12 +375,15 @@ stw_status stw_fix_verify(stw_trials *trials, stw_fix *fix, const stw_fix_judge 
     made.job = specs.job;
     STW_TRY(judge->solve(judge->by, &made, left_s, &refused));
     spend(trials, &made, PLANNED);
+    const stw_verdict verdict = stw_plan_bytes_verdict(&made);
+    const double iteration_s = stw_plan_iteration_s(&made);
     if (made.outcome == STW_OUTCOME_INFEASIBLE) {
-        *fits = false;
-    } else if (made.outcome != STW_OUTCOME_LIMIT) {
-        fix->at_risk = stw_plan_bytes_verdict(&made) != STW_VERDICT_FITS;
-        fix->iteration_s = stw_plan_iteration_s(&made);
-        fix->tokens_per_s = stw_plan_iteration_tokens(&made) / fix->iteration_s;
+        *out = STW_TRIAL_UNFIT;
+    } else if (verdict != STW_VERDICT_DOES_NOT_FIT && isfinite(iteration_s)) {
+        fix->at_risk = verdict != STW_VERDICT_FITS;
+        *out = fix->at_risk ? STW_TRIAL_AT_RISK : STW_TRIAL_FITS;
+        fix->iteration_s = iteration_s;
+        fix->tokens_per_s = stw_plan_iteration_tokens(&made) / iteration_s;
     }
 out:
     drop(&made);

@@ -15,13 +15,16 @@
 /* Combinations are sought where fewer changes than this are enough alone. */
 #define ENOUGH_FIXES 3
 
-/* Operations of the programs that trials walk, and of those that plan what was found to the end: a
+/* Operations of the programs that trials walk, and of those that plan what was found to the end:
  * second or two each. */
 #define SEARCH_WORK 30000000
 #define VERIFY_WORK 100000000
 
 /* Nodes that take less than this share off what is over are no help. */
 static const double HELPS = 0.02;
+
+/* Values of a key that are planned after one that is at risk. */
+enum { SAFER_TRIES = 2 };
 
 /* From nodes that are at risk to such as are not. */
 #define FURTHER 4
@@ -58,19 +61,21 @@ static void take_out(stw_mix *mix, uint32_t at) {
     }
 }
 
-static stw_status note(stw_fix_search *search, const stw_mix *mix, stw_trial trial,
-                       stw_error *err) {
+static stw_status note(stw_found_list *to, const stw_mix *mix, stw_trial trial, stw_error *err) {
     stw_change changes[STW_MAX_MIX_CHANGES];
-    stw_found found = {.reach = STW_REACH_PARK, .amount = stw_mix_amount(mix)};
+    stw_mix *kept = stw_pool_array(to->plan->pool, 1, sizeof *kept);
+    stw_found found = {.reach = STW_REACH_PARK, .amount = stw_mix_amount(mix), .mix = kept};
     char why[512] = "";
+    if (kept == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+    *kept = *mix;
     for (uint32_t k = 0; k < mix->n; k++) {
         const size_t used = strlen(why);
         const stw_knob *knob = mix->knobs[k];
         if (knob->reach > found.reach) found.reach = knob->reach;
         snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", knob->why);
     }
-    const uint32_t n = stw_mix_changes(search->plan, mix, changes);
-    return stw_fix_note(&search->found, changes, n, why, trial, &found, err);
+    const uint32_t n = stw_mix_changes(to->plan, mix, changes);
+    return stw_fix_note(to, changes, n, why, trial, &found, err);
 }
 
 /* ---- steps of a knob ---- */
@@ -122,9 +127,10 @@ out:
 }
 
 /* The fewest steps of one knob of a mix that fits. @param low steps that do not fit
- * @param want what the mix says, which fewer steps must say, too */
+ * @param want what the mix says, which fewer steps must say, too; out: what they say, which may be
+ * better */
 static stw_status fewest(const stw_fix_search *search, stw_mix *mix, uint32_t k, uint64_t low,
-                         stw_trial want, stw_error *err) {
+                         stw_trial *want, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     range in = {low, mix->steps[k]};
     while (in.low + 1 < in.high) {
@@ -136,10 +142,12 @@ static stw_status fewest(const stw_fix_search *search, stw_mix *mix, uint32_t k,
         if (mid == 0) break;
         tried.steps[k] = mid;
         STW_TRY(try_mix(search, &tried, &here, err));
-        if (here.is >= want)
+        if (here.is >= *want) {
             in.high = mid;
-        else
+            *want = here.is;
+        } else {
             in.low = mid;
+        }
     }
     mix->steps[k] = in.high;
 out:
@@ -181,7 +189,7 @@ out:
 
 /* Try a mix at its steps, and bring its knobs back, those that reach furthest first. @param low of
  * its last knob, steps that do not fit */
-static stw_status bring_back(const stw_fix_search *search, stw_mix *mix, stw_trial want,
+static stw_status bring_back(const stw_fix_search *search, stw_mix *mix, stw_trial *want,
                              uint64_t low, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t k = mix->n; k-- > 0;)
@@ -194,11 +202,12 @@ out:
 
 /* ---- alone ---- */
 
-/* Is a knob of this key enough by itself? Another one of that key is no smaller. */
-static bool is_enough(const stw_fix_search *search, const char *key) {
-    for (uint32_t i = 0; i < search->knobs.n; i++)
-        if (search->knobs.list[i].enough && strcmp(search->knobs.list[i].key, key) == 0)
-            return true;
+/* Does a knob of this key fit by itself, or is at risk where `risky`? Another is no smaller. */
+static bool is_enough(const stw_fix_search *search, const char *key, bool risky) {
+    for (uint32_t i = 0; i < search->knobs.n; i++) {
+        const stw_knob *k = &search->knobs.list[i];
+        if ((risky ? k->enough : k->safe) && strcmp(k->key, key) == 0) return true;
+    }
     return false;
 }
 
@@ -213,15 +222,15 @@ static stw_status bring_back_and_note(stw_fix_search *search, stw_mix *mix, stw_
     stw_status status = STW_STATUS_OK;
     const uint32_t last = mix->n - 1;
     stw_tried safer = {STW_TRIAL_REFUSED, INFINITY};
-    STW_TRY(bring_back(search, mix, is, low, err));
-    STW_TRY(note(search, mix, is, err));
+    STW_TRY(bring_back(search, mix, &is, low, err));
+    STW_TRY(note(&search->found, mix, is, err));
     if (is != STW_TRIAL_AT_RISK || mix->knobs[last]->kind != STW_KNOB_NODES) goto out;
     stw_mix more = *mix; /* cut further, it may take fewer nodes than those at risk */
     low = 0;
     STW_TRY(double_nodes(search, &more, last, STW_TRIAL_FITS, &safer, &low, err));
     if (safer.is != STW_TRIAL_FITS) goto out;
-    STW_TRY(bring_back(search, &more, safer.is, low, err));
-    STW_TRY(note(search, &more, safer.is, err));
+    STW_TRY(bring_back(search, &more, &safer.is, low, err));
+    STW_TRY(note(&search->found, &more, safer.is, err));
 out:
     return status;
 }
@@ -237,13 +246,15 @@ static stw_status try_alone(stw_fix_search *search, stw_error *err) {
         uint64_t low = 0;
         if (is_of_layouts(search, k)) continue;
         STW_TRY(find_last(search, k, err));
-        if (k->last == 0 || (k->kind == STW_KNOB_WORD && is_enough(search, k->key))) continue;
+        if (k->last == 0 || (k->kind == STW_KNOB_WORD && is_enough(search, k->key, false)))
+            continue;
         put(&at, k, k->last);
         if (k->kind == STW_KNOB_NODES)
             STW_TRY(double_nodes(search, &at, 0, STW_TRIAL_AT_RISK, &tried, &low, err));
         else
             STW_TRY(try_mix(search, &at, &tried, err));
         k->enough = tried.is >= STW_TRIAL_AT_RISK;
+        k->safe = tried.is == STW_TRIAL_FITS;
         k->worse = tried.over_share > plan.over_share * (1 + HELPS);
         if (!k->enough) continue;
         STW_TRY(bring_back_and_note(search, &at, tried.is, low, err));
@@ -255,7 +266,7 @@ out:
 
 /* ---- together ---- */
 
-/* What a combination is made of: of one key the first knob or the last; without one that a
+/* What a combination is made of: of one key the first knob or the last; without one that
  * combination has already, without all that are enough alone, or without those that are worse. */
 typedef struct choice {
     bool last, weak, no_worse;
@@ -270,7 +281,7 @@ static stw_status gather(stw_fix_search *search, choice of, stw_mix *out, stw_er
         stw_knob *k = &search->knobs.list[of.last ? search->knobs.n - 1 - i : i];
         bool admitted = false, again = false;
         if (k->alone || k->last == 0 || k->reach > STW_REACH_BATCH || k == of.without ||
-            (of.weak && is_enough(search, k->key)) || (of.no_worse && k->worse))
+            (of.weak && is_enough(search, k->key, true)) || (of.no_worse && k->worse))
             continue;
         for (uint32_t b = 0; b < out->n; b++)
             again = again || strcmp(out->knobs[b]->key, k->key) == 0;
@@ -291,7 +302,7 @@ out:
 }
 
 /* Leave out what is not needed, what reaches furthest first. */
-static stw_status leave_out(const stw_fix_search *search, stw_mix *mix, stw_trial want,
+static stw_status leave_out(const stw_fix_search *search, stw_mix *mix, stw_trial *want,
                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t k = mix->n; k-- > 0 && mix->n > 1;) {
@@ -299,7 +310,9 @@ static stw_status leave_out(const stw_fix_search *search, stw_mix *mix, stw_tria
         stw_mix less = *mix;
         take_out(&less, k);
         STW_TRY(try_mix(search, &less, &here, err));
-        if (here.is >= want) *mix = less;
+        if (here.is < *want) continue;
+        *mix = less;
+        *want = here.is;
     }
 out:
     return status;
@@ -320,10 +333,10 @@ static stw_status try_settings(stw_fix_search *search, bool *fits, stw_error *er
         STW_TRY(try_mix(search, &all, &here, err));
         if (here.is < STW_TRIAL_AT_RISK) continue;
         *fits = true;
-        STW_TRY(leave_out(search, &all, here.is, err));
+        STW_TRY(leave_out(search, &all, &here.is, err));
         if (all.n < 2) break; /* was found alone */
-        STW_TRY(bring_back(search, &all, here.is, 0, err));
-        STW_TRY(note(search, &all, here.is, err));
+        STW_TRY(bring_back(search, &all, &here.is, 0, err));
+        STW_TRY(note(&search->found, &all, here.is, err));
         without = all.knobs[all.n - 1]; /* the same without what reaches furthest of it */
         if (turn == 0) turn = 1;
     }
@@ -356,7 +369,7 @@ static stw_status try_beside(stw_fix_search *search, choice of, stw_knob *k, stw
     else
         STW_TRY(try_mix(search, &mix, &here, err));
     if (here.is < STW_TRIAL_AT_RISK) goto out;
-    STW_TRY(leave_out(search, &mix, here.is, err));
+    STW_TRY(leave_out(search, &mix, &here.is, err));
     if (mix.n == 1 || mix.knobs[mix.n - 1] != k) goto out;
     STW_TRY(bring_back_and_note(search, &mix, here.is, low, err));
     if (k->enough && mix.steps[mix.n - 1] >= k->last) search->found.n = before;
@@ -432,25 +445,48 @@ static stw_status note_tried(const stw_fix_search *search, stw_error *err) {
     return status;
 }
 
-/* One that is at risk only by what expandable segments avoid is proposed with these. */
-static stw_status verify_one(const stw_fix_search *search, const stw_fix_judge *judge, stw_fix *fix,
-                             bool *fits, stw_error *err) {
-    static const char segments[] = "allocator.expandable_segments";
+/* One that is at risk only by what expandable segments avoid is proposed with these.
+ * @param is in and out */
+static stw_status try_segments(const stw_fix_search *search, const stw_fix_judge *judge,
+                               stw_fix *fix, stw_trial *is, stw_error *err) {
+    static const char key[] = "allocator.expandable_segments";
     stw_status status = STW_STATUS_OK;
-    stw_fix with;
-    bool fits_with = false;
-    STW_TRY(stw_fix_verify(search->trials, fix, judge, fits, err));
-    with = *fix;
-    if (!*fits || !fix->at_risk || search->plan->run.allocator.expandable_segments == true ||
+    stw_trial is_with;
+    stw_fix with = *fix;
+    if (search->plan->run.allocator.expandable_segments == true ||
         with.n_changes == STW_MAX_FIX_CHANGES)
         goto out;
-    with.changes[with.n_changes++] = (stw_fix_change){segments, "true"};
+    with.changes[with.n_changes++] = (stw_fix_change){key, "true"};
     with.why =
         stw_pool_printf(search->plan->pool, "%s; expandable segments leave no gaps", fix->why);
     if (with.why == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes"));
-    STW_TRY(stw_fix_verify(search->trials, &with, judge, &fits_with, err));
-    if (fits_with && !with.at_risk) *fix = with;
+    STW_TRY(stw_fix_verify(search->trials, &with, judge, &is_with, err));
+    if (is_with != STW_TRIAL_FITS) goto out;
+    *fix = with;
+    *is = is_with;
+out:
+    return status;
+}
+
+/* A value of the key that reaches furthest with which the plan is not at risk, if there is one. */
+static stw_status try_safer(const stw_fix_search *search, const stw_fix_judge *judge,
+                            stw_found *found, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_mix mix = {0};
+    if (found->mix != NULL) mix = *found->mix;
+    for (int i = 0; i < SAFER_TRIES && mix.n > 0 && found->fix.at_risk; i++) {
+        stw_found_list one = {.plan = search->plan};
+        stw_trial here;
+        if (!stw_mix_go_on(&mix)) break;
+        STW_TRY(note(&one, &mix, STW_TRIAL_FITS, err));
+        if (one.n == 0) break;
+        STW_TRY(stw_fix_verify(search->trials, &one.list[0].fix, judge, &here, err));
+        if (here == STW_TRIAL_AT_RISK)
+            STW_TRY(try_segments(search, judge, &one.list[0].fix, &here, err));
+        if (here == STW_TRIAL_REFUSED) break;
+        if (here == STW_TRIAL_FITS) *found = one.list[0];
+    }
 out:
     return status;
 }
@@ -460,15 +496,22 @@ out:
 static stw_status verify(stw_fix_search *search, const stw_fix_judge *judge, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_found_list *all = &search->found;
+    stw_trial is;
     uint32_t n = 0;
     search->trials->work_left = VERIFY_WORK;
     for (uint32_t i = 0; i < all->n; i++) {
         stw_found found = all->list[i];
-        bool fits = true;
-        if (judge != NULL) STW_TRY(verify_one(search, judge, &found.fix, &fits, err));
-        if (fits) all->list[n++] = found;
+        STW_TRY(stw_fix_verify(search->trials, &found.fix, judge, &is, err));
+        if (is == STW_TRIAL_AT_RISK) STW_TRY(try_segments(search, judge, &found.fix, &is, err));
+        if (is != STW_TRIAL_UNFIT) all->list[n++] = found;
     }
     all->n = n;
+    stw_fixes_sort(all);
+    search->trials->work_left = VERIFY_WORK;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->list[i].fix.at_risk && all->list[i].fix.iteration_s > 0)
+            STW_TRY(try_safer(search, judge, &all->list[i], err));
+    stw_fixes_sort(all);
 out:
     return status;
 }
@@ -482,8 +525,7 @@ static stw_status search_all(stw_fix_search *search, const stw_fix_judge *judge,
     STW_TRY(try_together(search, err));
     STW_TRY(note_tried(search, err));
     stw_fixes_sort(&search->found);
-    STW_TRY(verify(search, judge, err));
-    stw_fixes_sort(&search->found);
+    if (judge != NULL) STW_TRY(verify(search, judge, err));
     for (uint32_t i = 0; i < search->found.n; i++)
         plan->fixes[plan->n_fixes++] = search->found.list[i].fix;
 out:

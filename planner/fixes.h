@@ -59,9 +59,9 @@ uint64_t stw_fix_ranks(const stw_run_spec *run, const stw_cluster *cluster, uint
 STW_MUST_USE stw_status stw_fix_keep_step(const stw_plan *plan, stw_change *changes, uint32_t *n,
                                           uint64_t *tokens, stw_error *err);
 /** Set verdict and seconds of a fix by the plan that a command makes with its changes; they stay
- * where the solver finds none in time. @param fits out, false: nothing fits with it */
+ * where there is no time for one. @param out what the plan says; REFUSED: there is none */
 STW_MUST_USE stw_status stw_fix_verify(stw_trials *trials, stw_fix *fix, const stw_fix_judge *judge,
-                                       bool *fits, stw_error *err);
+                                       stw_trial *out, stw_error *err);
 
 /* ---- what was found (fix_order.c) ---- */
 
@@ -80,6 +80,7 @@ typedef struct stw_found {
     stw_fix fix;
     stw_reach reach;
     double amount; /* how far its values are from those of the run: doublings, 1 for each word */
+    const struct stw_mix *mix; /* that it is of; NULL: not known */
 } stw_found;
 
 typedef struct stw_found_list {
@@ -123,7 +124,7 @@ typedef struct stw_knob {
     uint64_t last;      /* of the steps that the specs admit; 0: none, or not known yet */
     bool alone;         /* is never part of a combination */
     bool follows_nodes; /* of DOUBLE: with more nodes the specs admit more steps */
-    bool enough;        /* by itself */
+    bool enough, safe;  /* by itself, if need be at risk; and not at risk */
     bool worse;         /* by itself it takes more of the limit that is exceeded most */
     bool tried;         /* the specs admitted it, alone or with others */
 } stw_knob;
@@ -144,6 +145,8 @@ typedef struct stw_mix {
 #define STW_MAX_MIX_CHANGES 96
 /** What a mix changes, every key once. @param out room for STW_MAX_MIX_CHANGES @return how many */
 uint32_t stw_mix_changes(const stw_plan *plan, const stw_mix *mix, stw_change *out);
+/** Set the last knob of a mix to a value that asks for less. @return false: there is none */
+bool stw_mix_go_on(stw_mix *mix);
 /** How far the steps of a mix are from the run. */
 double stw_mix_amount(const stw_mix *mix);
 /** The knobs of a plan that does not fit, by their reach: choices that the spec takes from the
