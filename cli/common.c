@@ -179,10 +179,10 @@ stw_status stw_option_share(const char *name, const char *text, double *out, stw
 int stw_exit(stw_status status, const stw_error *err) {
     if (status != STW_STATUS_OK && (err == NULL || !err->told)) {
         char text[1400], line[1500]; /* one write: other threads and ranks write, too */
-        stw_error_format(err, text, sizeof text);
+        stw_failure_format(status, err, text, sizeof text);
         bool colour = stw_terminal_has_colour(STDERR_FILENO);
         snprintf(line, sizeof line, "%sstowage: error:%s %s\n", colour ? "\033[1;31m" : "",
-                 colour ? "\033[0m" : "", text[0] != '\0' ? text : stw_status_text(status));
+                 colour ? "\033[0m" : "", text);
         fputs(line, stderr);
     }
     return stw_status_exit_code(status);

@@ -132,3 +132,10 @@ void stw_error_format(const stw_error *err, char *out, size_t out_size) {
     snprintf(line, sizeof line, "%s%s%s%s", rank, place, err->where[0] != '\0' ? ": " : "", text);
     if (out_size > 0) (void)stw_printable_copy(line, out, out_size);
 }
+
+void stw_failure_format(stw_status status, const stw_error *err, char *out, size_t out_size) {
+    stw_error said = STW_ERROR_INIT;
+    if (err != NULL) said = *err;
+    (void)stw_fail(&said, status, NULL, "%s", stw_status_text(status));
+    stw_error_format(&said, out, out_size);
+}

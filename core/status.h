@@ -77,6 +77,9 @@ stw_status stw_error_in(stw_status status, const char *file, stw_error *err);
 
 /** Format as "where:line:column: text", one line for a terminal, always NUL-terminated. */
 void stw_error_format(const stw_error *err, char *out, size_t out_size);
+/** The same of a call that failed: the text of its status where no error says why.
+ * @param err may be NULL, or empty */
+void stw_failure_format(stw_status status, const stw_error *err, char *out, size_t out_size);
 
 /** Go to `out` if the call fails. Requires a variable `stw_status status` and a label `out`. */
 #define STW_TRY(call)                                                                              \

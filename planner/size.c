@@ -31,10 +31,10 @@ static bool is_of_settings(stw_size_search *s, const char *text) {
         stw_plan *none = NULL;
         stw_error why = STW_ERROR_INIT;
         stw_size_go(s, counts[i]);
-        same = stw_point_refuses(stw_size_plan(s, "", &how, &none, &why));
+        const stw_status status = stw_size_plan(s, "", &how, &none, &why);
         stw_plan_free(none);
-        stw_error_format(&why, words, sizeof words);
-        same = same && strcmp(words, text) == 0;
+        stw_failure_format(status, &why, words, sizeof words);
+        same = stw_point_refuses(status) && strcmp(words, text) == 0;
     }
     stw_size_go(s, largest);
     return same;
@@ -46,7 +46,7 @@ static stw_status note_refusal(stw_size_search *s, stw_status refusal, const stw
     char text[1200];
     s->answer->fits = false;
     s->answer->row.verdict = STW_SWEEP_REFUSED;
-    stw_error_format(why, text, sizeof text);
+    stw_failure_format(refusal, why, text, sizeof text);
     s->answer->row.reason = stw_pool_string(s->pool, text);
     if (!is_of_settings(s, text)) refusal = STW_STATUS_OK;
     s->refusal = refusal;

@@ -186,7 +186,7 @@ static stw_status note_failure(stw_status status, const stw_error *why, stw_pool
         if (err != NULL) *err = *why;
         return status;
     }
-    stw_error_format(why, text, sizeof text);
+    stw_failure_format(status, why, text, sizeof text);
     row->verdict = late                          ? STW_SWEEP_TIME_LIMIT
                    : status == STW_STATUS_SOLVER ? STW_SWEEP_FAILED
                                                  : STW_SWEEP_REFUSED;

@@ -53,6 +53,12 @@ static void first_error_wins(void) {
     stw_error bare = STW_ERROR_INIT;
     stw_error_format(&bare, text, sizeof text);
     CU_ASSERT_STRING_EQUAL(text, "ok");
+    stw_failure_format(STW_STATUS_BAD_INPUT, &bare, text, sizeof text); /* nobody said why */
+    CU_ASSERT_STRING_EQUAL(text, "bad input");
+    stw_failure_format(STW_STATUS_NO_MEMORY, NULL, text, sizeof text);
+    CU_ASSERT_STRING_EQUAL(text, "out of memory");
+    stw_failure_format(STW_STATUS_BUG, &e, text, sizeof text);
+    CU_ASSERT_STRING_EQUAL(text, "rank 2: run.yaml:3: found 5");
 }
 
 /* Names come from files: they neither move the cursor nor begin a line. */
