@@ -45,6 +45,11 @@ static stw_status refuse(const editor *e, size_t at, const char *what) {
     return stw_fail_at(e->err, STW_STATUS_BAD_INPUT, e->file, line, column, "%s", what);
 }
 
+/* A raw value stands in YAML. */
+static bool is_json(const editor *e, const char *text, size_t length) {
+    return !e->raw && stw_tree_text_is_json(text, length);
+}
+
 /* Keys may have dots of their own: a whole path is looked for. */
 static bool find(stw_span *parent, stw_span *map, const char *path, place *out) {
     for (size_t i = 0; i < map->n; i++) {
@@ -299,9 +304,11 @@ static bool same_members(const stw_node *x, const stw_node *y, const char *path)
     return true;
 }
 
+/* As those who open the document read it: of a YAML map in braces, an edit may leave what begins as
+ * JSON does. */
 static stw_status parse(const editor *e, const char *text, size_t length, stw_tree **out) {
-    return e->json ? stw_tree_parse_json(e->file, text, length, out, NULL)
-                   : stw_tree_parse_yaml(e->file, text, length, out, NULL);
+    return is_json(e, text, length) ? stw_tree_parse_json(e->file, text, length, out, NULL)
+                                    : stw_tree_parse_yaml(e->file, text, length, out, NULL);
 }
 
 /* Values may be no text, and layouts stranger than an editor knows. */
@@ -348,7 +355,7 @@ static stw_status put(const char *file, stw_text *text, const char *path, const 
     place at = {NULL, NULL, NULL, path};
     editor e = {.file = file, .length = text->length, .raw = raw, .put = STW_TEXT_INIT, .err = err};
     e.text = text->data != NULL ? text->data : "";
-    e.json = !raw && stw_tree_text_is_json(e.text, e.length);
+    e.json = is_json(&e, e.text, e.length);
     if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, file, "out of memory");
     STW_TRY(stw_spans_read(file, e.text, e.length, e.json, pool, &root, err));
     if (root.kind != STW_SPAN_MAP)

@@ -2,7 +2,6 @@
 /* Any bytes as a document, behind a line that names a key: "a.b=value", or "a.b" to remove it. An
  * edit is refused and changes nothing, or the result is a document with at most one value more or
  * less. */
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,9 +13,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static stw_status parse(bool json, const char *text, size_t length, stw_tree **out) {
-    return json ? stw_tree_parse_json("input", text, length, out, NULL)
-                : stw_tree_parse_yaml("input", text, length, out, NULL);
+static stw_status parse(const char *text, size_t length, stw_tree **out) {
+    return stw_tree_text_is_json(text, length)
+               ? stw_tree_parse_json("input", text, length, out, NULL)
+               : stw_tree_parse_yaml("input", text, length, out, NULL);
 }
 
 /* Values of maps; a list is one, and so is null. */
@@ -30,15 +30,13 @@ static size_t leaves(const stw_node *node) {
 static void edit(const char *path, const char *value, const char *text, size_t length) {
     stw_tree *before = NULL, *after = NULL;
     stw_text edited = STW_TEXT_INIT;
-    /* of what an edit leaves of a YAML map in braces, the rest may begin as JSON does */
-    const bool json = stw_tree_text_is_json(text, length);
-    if (parse(json, text, length, &before) == STW_STATUS_OK) {
+    if (parse(text, length, &before) == STW_STATUS_OK) {
         stw_text_append(&edited, text, length);
         const stw_status status = stw_tree_put("input", &edited, path, value, NULL);
         const char *now = edited.data != NULL ? edited.data : "";
         FUZZ_CHECK(status == STW_STATUS_OK || status == STW_STATUS_BAD_INPUT);
         if (status == STW_STATUS_OK) {
-            FUZZ_CHECK(parse(json, now, edited.length, &after) == STW_STATUS_OK);
+            FUZZ_CHECK(parse(now, edited.length, &after) == STW_STATUS_OK);
             const size_t n = leaves(before->root), m = leaves(after->root);
             /* one that is removed or replaced may have been a map */
             FUZZ_CHECK(m <= n + 1 && (value == NULL || m + n > 0));

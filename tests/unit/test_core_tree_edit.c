@@ -97,6 +97,15 @@ static void refusals(void) {
         CU_ASSERT_STRING_EQUAL(text.data, texts[i][0]);
         stw_text_free(&text);
     }
+    /* {"b": =} is YAML, and taken for JSON, which it is not; {"b": 1} is both */
+    stw_text text = STW_TEXT_INIT;
+    stw_text_printf(&text, "{a: 1, \"b\": =}\n");
+    CHECK_FAILS(stw_tree_put("file", &text, "a", NULL, err), STW_STATUS_BAD_INPUT, "in place");
+    CU_ASSERT_STRING_EQUAL(text.data, "{a: 1, \"b\": =}\n");
+    CHECK_OK(stw_tree_put("file", &text, "b", "1", err));
+    CHECK_OK(stw_tree_put("file", &text, "a", NULL, err));
+    CU_ASSERT_STRING_EQUAL(text.data, "{\"b\": 1}\n");
+    stw_text_free(&text);
 }
 
 /* A string is the same string for both readers, whatever it looks like. */
