@@ -145,6 +145,8 @@ static const script scripts[] = {
      32,
      {"precision.params=bf16", NULL},
      {NULL}},
+    /* no script any more, behind the end */
+    {RUN "--bf16\n[ $# -gt 0 ] || exit\n)\n", 8, {"precision.params=bf16", NULL}, {NULL}},
 };
 
 static void scripts_are_read(void) {
@@ -187,6 +189,9 @@ static void open_scripts_are_refused(void) {
          3, "--fp8-format hybrid"},
         {"for TP in 1 2; do\n " RUN "--tensor-model-parallel-size $TP\ndone\n", 2, "$TP"},
         {RUN "# sizes\n --bf16\n", 2, "backslash"},
+        {RUN "# sizes\n --bf16${}\n", 2, "${ }"}, /* such a line, and it is not read */
+        {RUN "# sizes\n --bf16${}\n)\n", 2, "${ }"},
+        {RUN "''\n --size $((0@))\n", 2, "arithmetic"},
         {RUN "--chunked-optimizer-state-offload\n", 1, "may move bytes"},
         {RUN "\\\n --activation-buffer-count 3\n", 2, "may move bytes"},
         {"python tools/preprocess_data.py --input x\n", 0, "found no command that trains"},

@@ -122,6 +122,13 @@ static void tuning_of_verl(void) {
     CHECK_FAILS(parse("verl", SFT "engine=veomni\n", &import, err), STW_STATUS_NOT_BUILT_IN,
                 "use fsdp or megatron");
     stw_import_free(&import);
+    /* the first failure gives the status, too */
+    CHECK_FAILS(parse("verl", SFT "\npython3 -m verl.trainer.sft x=1\n", &import, err),
+                STW_STATUS_BAD_INPUT, "found 2 commands that train");
+    stw_import_free(&import);
+    CHECK_FAILS(parse("verl", "python3 -m verl.trainer.sft x=1\n", &import, err),
+                STW_STATUS_NOT_BUILT_IN, "main_ppo or sft_trainer");
+    stw_import_free(&import);
 }
 
 /* tp 4 x pp 3 does not divide 5 nodes of 8 GPUs, but the 3 that are the trainer's. */

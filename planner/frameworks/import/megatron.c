@@ -575,6 +575,7 @@ static stw_status find_in_variables(stw_reading *r, const char *text, size_t len
 static stw_status find_command(stw_reading *r, const char *text, size_t length, stw_shell *out) {
     const char *path = r->out->path;
     stw_shell torn;
+    stw_error why = STW_ERROR_INIT;
     stw_status status = stw_launch_find(r->out, text, length, is_trainer, out, NULL);
     if (status != STW_STATUS_OK || out->n_found == 0)
         status = stw_launch_find(r->out, text, length, trains, out, r->err);
@@ -585,8 +586,9 @@ static stw_status find_command(stw_reading *r, const char *text, size_t length, 
         return stw_fail(r->err, STW_STATUS_BAD_INPUT, path,
                         "found no command that trains, expected one with pretrain_gpt.py or "
                         "another program and --num-layers");
-    status = stw_shell_find(path, text, length, is_torn, r->out->pool, &torn, NULL);
-    if (status == STW_STATUS_BAD_INPUT && out->unread > 0) return STW_STATUS_OK;
+    status = stw_shell_find(path, text, length, is_torn, r->out->pool, &torn, &why);
+    if (status != STW_STATUS_OK && torn.unread > 0) return STW_STATUS_OK; /* none before that */
+    if (status != STW_STATUS_OK && r->err != NULL) *r->err = why;
     if (status == STW_STATUS_OK && torn.n_found > 0)
         return stw_fail_at(r->err, STW_STATUS_BAD_INPUT, path, torn.words[0].line, 1,
                            "found a command that begins with %.60s; the line before it has to end "

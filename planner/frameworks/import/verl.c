@@ -741,9 +741,11 @@ static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
     const char *base = strrchr(program, '.') != NULL ? strrchr(program, '.') + 1 : program;
     const bool sft = strcmp(base, "sft_trainer") == 0;
     if (!sft && (strstr(program, "sft") != NULL || strstr(program, "generation") != NULL))
-        return stw_fail_at(
-            r->err, STW_STATUS_NOT_BUILT_IN, r->out->path, shell.words[begin - 1].line, 1,
-            "%.60s: not implemented: use main_ppo or sft_trainer, or a run file", program);
+        stw_reading_fail(
+            r, stw_fail_at(
+                   r->err, STW_STATUS_NOT_BUILT_IN, r->out->path, shell.words[begin - 1].line, 1,
+                   "%.60s: not implemented: use main_ppo or sft_trainer, or a run file", program));
+    if (r->status != STW_STATUS_OK) return r->status;
     r->out->program = program;
     if (sft) r->names = sft_names;
     if (sft) read_launcher(r, &shell, begin);

@@ -61,10 +61,8 @@ static stw_status read_once(stw_shell_reader *r, const char *text, size_t length
     r->state = &state;
     r->out->n_commands = r->out->n_logged = 0;
     stw_shell_run_file(r, text, length, places);
-    if (r->status == STW_STATUS_BAD_INPUT && r->torn > 0 && r->out->n_found > 0) {
-        r->out->unread = r->torn; /* what comes before has run */
-        r->status = STW_STATUS_OK;
-    }
+    r->out->unread = r->torn;
+    if (r->torn > 0 && r->out->n_found > 0) r->status = STW_STATUS_OK; /* what is before has run */
     if (r->status == STW_STATUS_OK && r->out->n_found == 0) keep_end(r);
     stw_shell_state_free(&state);
     return r->status;
@@ -118,6 +116,6 @@ stw_status stw_shell_find_at(const char *path, const char *text, size_t length, 
     status = read_once(&r, text, length, places);
     if (status != STW_STATUS_OK && err != NULL) *err = why;
     out->arguments = out->n_found > 0;
-    if (!out->arguments) *out = none;
+    if (status == STW_STATUS_OK && !out->arguments) *out = none;
     return status;
 }

@@ -95,7 +95,8 @@ typedef struct stw_shell {
     int unsure;                  /* a line on which it hangs whether that runs; 0: it runs */
     int ambiguous;  /* the line of the last one, where another may be the last; 0: none */
     bool arguments; /* it runs if the script has arguments; without them it ends before */
-    int unread;     /* the line from which on the text is no script; bash ends there, too */
+    int unread;     /* the line from which on the text is no script; bash ends there, too. Also
+                       of a reading that failed because of it */
     size_t n_several, several_capacity;
     stw_shell_found *several; /* of them, those with different words; not of loops */
     size_t n_sources, sources_capacity;
