@@ -3,7 +3,6 @@
 """Looks for plans that are better than the planner's own, by the simulator's seconds.
 
     rivals.py forced   [--instances N] [--plans N] [--engines A,B] [--seed N] [--jobs N] [--csv FILE] [--limit S]
-    rivals.py monotone [--instances N] [--steps N] [--seed N] [--jobs N] [--csv FILE]
 
 STOWAGE names the program; python3 is all that is needed beside it. `forced` plans instances drawn at random (rivals_draw.py: engine, model,
 cluster, layout, length, roles, a limit of GPU memory in fractions) and then each of them with keys that force placements, shares, rings,
@@ -12,9 +11,7 @@ where its verdict is no worse than the plan's, and where it fills the GPU no fur
 nothing else fits). None should be faster. Rows are appended to the CSV instance by instance, and instances that are in it are not
 planned again: each is drawn from the seed and its own number.
 
-`monotone` gives an instance more GPU memory, host memory (1 GiB steps) or bandwidth (5% steps): the iteration should never get slower.
-
-Prints each offender as a command; exit 1 where a forced plan is more than 0.5% faster, or more resources make a plan more than 0.5% slower."""
+Prints each offender as a command; exit 1 where a forced plan is more than 0.5% faster."""
 
 import argparse
 import concurrent.futures
@@ -28,7 +25,7 @@ import threading
 
 import rivals_draw as draw
 
-GAIN, LOSS = 0.005, 0.005
+GAIN = 0.005
 FIELDS = ["seed", "instance", "engine", "kind", "keys", "settings", "seconds", "verdict", "exit", "share", "allowed", "counts", "gain", "cpu_s"]
 
 
@@ -155,71 +152,13 @@ def forced(arguments, pool):
     return report(arguments, rows)
 
 
-# ---- monotone ----
-
-
-def monotone(arguments, pool):
-    rows, worst = [], []
-    for number in range(arguments.instances):
-        rng = random.Random(f"{arguments.seed} {number} monotone")
-        settings, start = draw.instance(rng, rng.choice(arguments.engines.split(",")))
-        values = dict(settings)
-        memory = float(values["node.gpu.memory"][:-3])
-        base = cluster_rates(start["plan"])
-        series = {
-            "node.gpu.memory": [f"{memory + i} GiB" for i in range(arguments.steps)],
-            "node.host.limit": [f"{base['limit'] // 4 + i} GiB" for i in range(arguments.steps)],
-            "pcie": [1.05 ** i for i in range(arguments.steps)],
-            "host": [1.05 ** i for i in range(arguments.steps)],
-        }
-        for what, steps in series.items():
-            cases = [[s for s in settings if s[0] != what] + more_of(what, step, base) for step in steps]
-            answers = list(pool.map(draw.plan, cases))
-            last = None
-            for step, case, answer in zip(steps, cases, answers):
-                if not draw.counts(answer) or answer["share"] > float(values.get("placement.gpu_fill", 0.98)):
-                    continue
-                loss = 0 if last is None else answer["seconds"] / last - 1
-                rows.append((number, draw.words(settings), what, step, answer["seconds"], loss))
-                if loss > 0:
-                    worst.append((loss, last, answer["seconds"], draw.words(case), what))
-                last = answer["seconds"] if last is None else min(last, answer["seconds"])
-        print(f"\r{number + 1} instances, {len(rows)} plans", end="", file=sys.stderr)
-    print(file=sys.stderr)
-    worst.sort(reverse=True)
-    over = [w for w in worst if w[0] > LOSS]
-    print(f"{len(rows)} plans with more of one resource, {len(over)} more than {100 * LOSS:g}% slower; "
-          f"most {100 * (worst[0][0] if worst else 0):.2f}%")
-    for loss, before, after, case, what in worst[:arguments.show]:
-        print(f"  {100 * loss:6.2f}%  {before:.4f} s -> {after:.4f} s  {what}: {case}")
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(rows)
-    return not over
-
-
-def cluster_rates(data):
-    """Rates in B/s and the limit of host memory in GiB, of a plan's cluster."""
-    node = data["cluster"]["node"]
-    pcie = {key: rate for key, rate in node["pcie"].items() if key in ("h2d", "d2h", "both") and rate > 0}
-    host = {key: node["host"][key] for key in ("bandwidth", "dma")}
-    return {"pcie": pcie, "host": host, "limit": node["host"]["limit"] >> 30}
-
-
-def more_of(what, step, base):
-    if what in ("pcie", "host"):
-        return [(f"node.{what}.{key}", f"{rate * step / 1e9:.4f} GB/s") for key, rate in base[what].items()]
-    return [(what, step)]
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["forced", "monotone"])
+    parser.add_argument("mode", choices=["forced"])
     parser.add_argument("--instances", type=int, default=60)
     parser.add_argument("--plans", type=int, default=50, help="forced plans of an instance")
     parser.add_argument("--engines", default=",".join(draw.ENGINES))
     parser.add_argument("--limit", type=float, default=10, help="seconds of a forced plan")
-    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--show", type=int, default=10)
@@ -228,7 +167,7 @@ def main():
     parser.add_argument("--csv")
     arguments = parser.parse_args()
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        good = (forced if arguments.mode == "forced" else monotone)(arguments, pool)
+        good = forced(arguments, pool)
     return 0 if good else 1
 
 

@@ -306,8 +306,8 @@ out:
 /* May a plan of this layout be faster than the best one once all is compared? Its rows say how fast
  * it would be if all overlapped as they assume. */
 static bool may_win(const result *r, const result *best) {
-    if (r->seconds < best->seconds * (1 + STW_PLAIN_SLACK)) return true;
-    return r->rows_s * (1 + STW_PLAIN_SLACK) < best->seconds && r->seconds < best->seconds * FAR;
+    if (r->seconds < best->seconds * (1 + STW_LEAST_GAIN)) return true;
+    return r->rows_s * (1 + STW_LEAST_GAIN) < best->seconds && r->seconds < best->seconds * FAR;
 }
 
 /* What comparing all may come to: between what was simulated and what rows promise; every second
@@ -365,11 +365,11 @@ out:
     return status;
 }
 
-/* The fastest; of those within STW_PLAIN_SLACK of it, the plainest, which is the first. */
+/* The fastest; of those within STW_LEAST_GAIN of it, the plainest, which is the first. */
 static uint32_t choose(const search *s) {
     const uint32_t best = best_of(s, false);
     if (best == NO_LAYOUT || s->results[best].is < AT_RISK) return best;
-    const double most_s = s->results[best].seconds * (1 + STW_PLAIN_SLACK);
+    const double most_s = s->results[best].seconds * (1 + STW_LEAST_GAIN);
     for (uint32_t i = 0; i < best; i++)
         if (s->results[i].is == s->results[best].is && s->results[i].seconds <= most_s) return i;
     return best;

@@ -26,7 +26,7 @@ typedef struct stw_layouts_options {
  * hold less, and are left as they are. @return false: there are none */
 bool stw_layouts_open(const stw_model *model, stw_run_spec *run);
 /** Give all keys of `run` that are `auto` the values of the best layout: of those that fit without
- * risk the fastest; of equally fast ones (STW_PLAIN_SLACK) the one with the fewest ways. Where none
+ * risk the fastest; of equally fast ones (STW_LEAST_GAIN) the one with the fewest ways. Where none
  * fits, the one that is the least over. Nothing happens where no key is `auto`.
  * @param out strings lie in `pool`; may be NULL */
 STW_MUST_USE stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster,

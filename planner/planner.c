@@ -138,7 +138,7 @@ static double iteration_s(const stw_candidate *candidate) {
 static stw_status tell_faster(stw_solving *s, const stw_candidates *all, uint32_t chosen,
                               stw_error *err) {
     const stw_candidate *fastest = &all->list[all->fastest], *here = &all->list[chosen];
-    if (!(fastest->seconds < here->seconds * (1 - STW_PLAIN_SLACK / 10))) return STW_STATUS_OK;
+    if (!(fastest->seconds < here->seconds * (1 - STW_PLAIN_SLACK / 2))) return STW_STATUS_OK;
     char needs[160];
     stw_choice_tell_more(s->cost, &fastest->choice, &here->choice, needs, sizeof needs);
     bool plainer = stw_plainness_compare(&here->plain, &fastest->plain) < 0;

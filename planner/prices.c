@@ -178,7 +178,7 @@ stw_status stw_planner_price(stw_plan *plan, const stw_price_search *search, stw
         STW_TRY(seconds_with(search, (priced)i, amount, end_s, &iteration_s, err));
         if (isnan(iteration_s)) continue;
         double change = iteration_s - search->fastest_s;
-        if (change > -STW_PLAIN_SLACK * search->fastest_s) change = 0;
+        if (change > -STW_LEAST_GAIN * search->fastest_s) change = 0;
         plan->prices[plan->n_prices++] =
             (stw_price){resources[i].resource, phase_of(search->cost, search->choice, (priced)i),
                         amount, resources[i].unit, change};

@@ -345,7 +345,7 @@ static void put_prices(const stw_section *s) {
     for (uint32_t i = 0; i < plan->n_prices; i++) put_price(s, &plan->prices[i], &nothing);
     if (nothing.length > 0)
         stw_doc_item(s->out, s->format, "No plan found that is more than %.1f%% faster: %s.",
-                     100 * STW_PLAIN_SLACK, nothing.data);
+                     100 * STW_LEAST_GAIN, nothing.data);
     if (nothing.failed) s->out->failed = true;
     stw_text_free(&nothing);
 }

@@ -147,8 +147,12 @@ typedef struct stw_plan {
 
 #define STW_LOAD_SPREAD 1000.0
 
-/** Plans that take at most this share longer than the fastest known one may be preferred to it. */
-#define STW_PLAIN_SLACK 5e-3
+/** Plans that take at most this share longer than the fastest known one may be preferred to it. So
+ * much may more of a resource cost, where it makes a plainer plan possible. */
+#define STW_PLAIN_SLACK 1e-3
+
+/** What layouts and prices gain counts from this share of an iteration on. */
+#define STW_LEAST_GAIN 5e-3
 
 /** A plan without decisions: takes over `model` and a copy of the specs (also on failure), makes
  * the job. */

@@ -26,6 +26,23 @@ beats placement.moments=host --model Qwen3-32B --cluster "$E/h100-80g-x8.yaml" -
 beats placement.activations=keep --model Qwen3-8B --cluster p4d.24xlarge --set parallel.dp_replicate=2 --set batch.seq_len=1024 \
     --set precision.params=bf16 --set precision.grads=bf16
 
+# no_slower MORE -- ARGUMENTS: more of a resource costs no more than 0.2%
+no_slower() {
+    more=$1
+    shift
+    plan less "$@"
+    plan more "$@" $more
+    awk -v a="$(seconds less.json)" -v b="$(seconds more.json)" 'BEGIN { exit !(a > 0 && b <= a * 1.002) }' ||
+        fail "$*: $(seconds less.json) s, with $more $(seconds more.json) s"
+}
+no_slower "--set node.pcie.h2d=60.94GB/s --set node.pcie.d2h=60.83GB/s --set node.pcie.both=55.11GB/s" \
+    --model Qwen3-1.7B --cluster h200-x1 --set batch.seq_len=24576 --set batch.grad_accumulation=4 --set precision.params=bf16 \
+    --set precision.grads=bf16 --set precision.master=fp32 --set node.gpu.memory=127.4GiB --set node.pcie.h2d=56.508GB/s \
+    --set node.pcie.d2h=56.406GB/s --set node.pcie.both=51.102GB/s
+no_slower "--set node.host.limit=697.0926GiB" --model Mixtral-8x7B --cluster a100-40g-x8 --set batch.seq_len=32768 --set parallel.ep=4 \
+    --set batch.grad_accumulation=4 --set precision.params=bf16 --set precision.grads=bf16 --set precision.master=fp32 \
+    --set node.gpu.memory=32.4GiB --set node.host.limit=693.0926GiB
+
 # a searched layout whose first choice was simulated far above its rows
 beats loss.fused=true --model gpt-oss-120b --cluster h200-x8 --set nodes=4 --set batch.seq_len=4096 --set batch.tokens_per_step=524288 \
     --set parallel=auto --time-limit 120

@@ -173,7 +173,7 @@ static void check_same(const instance *in, const space *s) {
     CU_ASSERT(fixed.fit > 0);
     CU_ASSERT_EQUAL(plan->verdict, STW_VERDICT_FITS);
     CU_ASSERT_EQUAL(l->left + l->late, 0);
-    CU_ASSERT(seconds <= fixed.best_s * (1 + STW_PLAIN_SLACK) * (1 + 1e-9));
+    CU_ASSERT(seconds <= fixed.best_s * (1 + STW_LEAST_GAIN) * (1 + 1e-9));
     CU_ASSERT(seconds >= fixed.best_s * (1 - 1e-9)); /* nothing that no fixed layout has */
     CU_ASSERT_EQUAL(stw_plan_iteration_tokens(plan), (double)(in->sequences * SEQ_LEN));
     stw_plan_free(plan);

@@ -95,7 +95,7 @@ static void prices_are_savings_that_count(void) {
     for (uint32_t i = 0; i < p.plan->n_prices; i++) {
         const stw_price *price = &p.plan->prices[i];
         CU_ASSERT(price->amount > 0);
-        CU_ASSERT(price->seconds == 0 || price->seconds <= -STW_PLAIN_SLACK * p.search.fastest_s);
+        CU_ASSERT(price->seconds == 0 || price->seconds <= -STW_LEAST_GAIN * p.search.fastest_s);
         CU_ASSERT(price->seconds > -p.search.fastest_s);
     }
     /* faster links make a step that streams faster */
