@@ -17,8 +17,15 @@ static const double MOVED_STEP = 0.02;
 /* Seconds that differ by less than this share of the fastest are the same. */
 static const double SAME_SECONDS = 1e-3;
 
+/* Gap of quick programs, and the most time of one. */
+static const double QUICK_GAP = 1e-3, QUICK_S = 0.25;
+
 /* Work of an evaluation of the rows, in operations. */
 #define EVALUATION_WORK 4
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
+}
 
 /* ---- plainness ---- */
 
@@ -117,7 +124,7 @@ static stw_status measure(stw_candidates *all, const stw_choice *choice, uint32_
     const stw_job *job = all->cost->job;
     stw_decisions decisions;
     stw_pool *pool = stw_pool_new();
-    if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory");
+    if (pool == NULL) return no_memory(err);
     *out = (measured){0};
     STW_TRY(stw_cost_decide(all->cost, choice, pool, &decisions, err));
     for (uint32_t k = 0; k < job->n_kinds; k++)
@@ -194,8 +201,7 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
     if (!rows.fits || !stw_choice_keeps_bars(all->cost, choice, &all->bars)) return STW_STATUS_OK;
     if (all->n > 0 && !stw_candidates_go_on(all)) return STW_STATUS_OK;
     stw_candidate *candidate = append(all, choice);
-    if (candidate == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
+    if (candidate == NULL) return no_memory(err);
     candidate->rows = rows;
     candidate->excluded = false;
     candidate->plain = stw_choice_plainness(all->cost, choice);
@@ -209,6 +215,31 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
     if (all->n == 0 || candidate->seconds < all->list[all->fastest].seconds) all->fastest = all->n;
     all->n++;
     return STW_STATUS_OK;
+}
+
+stw_status stw_candidates_solve(stw_candidates *all, const stw_ilp_options *options,
+                                uint32_t *index, stw_ilp_result *result, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_ilp_options now = *options;
+    now.time_limit_s = fmin(options->time_limit_s, all->end_s - stw_planner_now_s());
+    *index = STW_NO_CANDIDATE;
+    result->outcome = STW_MILP_LIMIT;
+    if (!stw_candidates_go_on(all)) return STW_STATUS_OK;
+    if (all->solved.acts == NULL) all->solved = stw_choice_new(all->cost, all->pool);
+    if (all->solved.acts == NULL) return no_memory(err);
+    STW_TRY(stw_ilp_solve(all->cost, &now, &all->solved, result, err));
+    if (stw_milp_has_solution(result->outcome))
+        STW_TRY(stw_candidates_add(all, &all->solved, index, err));
+out:
+    return status;
+}
+
+stw_status stw_candidates_solve_quickly(stw_candidates *all, const stw_bars *bars, double most_s,
+                                        uint32_t *index, stw_error *err) {
+    stw_ilp_result result;
+    const stw_ilp_options options = {
+        .time_limit_s = QUICK_S, .gap = QUICK_GAP, .quick = true, .bars = *bars, .most_s = most_s};
+    return stw_candidates_solve(all, &options, index, &result, err);
 }
 
 /* ---- the choice ---- */

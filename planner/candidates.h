@@ -32,6 +32,7 @@ typedef struct stw_candidates {
     stw_candidate *list;
     uint32_t n, fastest;
     size_t room;
+    stw_choice solved;                        /* of the last program */
     uint64_t work_left;                       /* in operations built or simulated */
     uint64_t over_row_bytes, over_walk_bytes; /* see stw_candidates_add; of the last such choice */
     double end_s;
@@ -50,6 +51,15 @@ bool stw_candidates_go_on(const stw_candidates *all);
  * or no work is left */
 STW_MUST_USE stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice,
                                            uint32_t *index, stw_error *err);
+/** Solve the problem and compare what is found; outcome LIMIT where no work is left.
+ * @param index as above */
+STW_MUST_USE stw_status stw_candidates_solve(stw_candidates *all, const stw_ilp_options *options,
+                                             uint32_t *index, stw_ilp_result *result,
+                                             stw_error *err);
+/** The same roughly, under bars. @param most_s by the rows; 0: any */
+STW_MUST_USE stw_status stw_candidates_solve_quickly(stw_candidates *all, const stw_bars *bars,
+                                                     double most_s, uint32_t *index,
+                                                     stw_error *err);
 /** Bytes of the GPU in forward and backward, walked. */
 STW_MUST_USE stw_status stw_candidates_walk(stw_candidates *all, const stw_choice *choice,
                                             uint64_t *forward_bytes, stw_error *err);
@@ -66,7 +76,11 @@ void stw_candidates_exclude(stw_candidates *all, uint32_t index);
  * (families.c) */
 STW_MUST_USE stw_status stw_candidates_search(stw_candidates *all, const stw_choice *first,
                                               stw_error *err);
-/** Other numbers of offloaded and of kept blocks. (counts.c) */
+/** The same in short: what is known, one program and one descent. @param most_s by the rows; 0: any
+ */
+STW_MUST_USE stw_status stw_candidates_search_briefly(stw_candidates *all, const stw_choice *known,
+                                                      double most_s, stw_error *err);
+/** Other numbers of offloaded and of kept blocks. (families.c) */
 STW_MUST_USE stw_status stw_candidates_try_counts(stw_candidates *all, stw_error *err);
 /** Descents from the fastest candidates. (families.c) */
 STW_MUST_USE stw_status stw_candidates_descend(stw_candidates *all, stw_error *err);
@@ -83,9 +97,9 @@ STW_MUST_USE stw_status stw_candidates_fit_spare(stw_candidates *all,
                                                  const stw_ilp_options *options, stw_choice *choice,
                                                  stw_ilp_result *result, stw_error *err);
 /** Neighbours of a candidate, as long as one is faster. (neighbours.c)
- * @param most plainness of those that count @param index in and out */
-STW_MUST_USE stw_status stw_candidates_improve(stw_candidates *all, const stw_plainness *most,
-                                               uint32_t *index, stw_error *err);
+ * @param policies that those which count have at most */
+STW_MUST_USE stw_status stw_candidates_improve(stw_candidates *all, uint32_t policies,
+                                               uint32_t index, stw_error *err);
 /** What a choice has that `here` has not, in words: "81.2% resident, 18.8% stream", "9 blocks
  * offloaded". (tell.c) */
 void stw_choice_tell_more(const stw_cost *cost, const stw_choice *choice, const stw_choice *here,

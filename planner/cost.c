@@ -154,15 +154,13 @@ uint64_t stw_cost_spare(const stw_cost *cost) {
     return most;
 }
 
-uint64_t stw_cost_give_spare(stw_cost *cost, uint64_t bytes) {
-    const uint64_t before = stw_cost_spare(cost);
+void stw_cost_give_spare(stw_cost *cost, uint64_t bytes) {
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         stw_byte_row *row = &cost->byte_rows[r];
         if (row->tier != STW_TIER_GPU || row->phase != STW_PHASE_FORWARD_BACKWARD) continue;
         take_from_host(cost, row, bytes);
         row->spare_bytes = bytes - row->spare_host_bytes;
     }
-    return before;
 }
 
 /* Of a row with nothing spared. */

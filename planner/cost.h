@@ -176,9 +176,8 @@ void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes);
 void stw_cost_limit_alike(stw_cost *cost, const stw_cost *other);
 /** What the GPU rows of forward and backward have to spare. */
 uint64_t stw_cost_spare(const stw_cost *cost);
-/** Give the GPU rows of forward and backward bytes to spare, instead of what they had. @return that
- */
-uint64_t stw_cost_give_spare(stw_cost *cost, uint64_t bytes);
+/** Give the GPU rows of forward and backward bytes to spare, instead of what they had. */
+void stw_cost_give_spare(stw_cost *cost, uint64_t bytes);
 /** The largest GPU row of forward and backward, nothing spared. */
 uint64_t stw_cost_forward_bytes(const stw_cost *cost, const stw_choice *choice);
 

@@ -9,6 +9,9 @@
 
 static const double MIB = 1024.0 * 1024.0, MICRO = 1e6;
 
+/* What times are counted in. */
+static double per_second(const stw_ilp *ilp) { return ilp->shape.in_seconds ? 1 : MICRO; }
+
 /* ---- columns ---- */
 
 static char tier_letter(stw_tier tier) { return "ghn"[tier]; }
@@ -34,8 +37,13 @@ static const stw_cost_ring *ring_at(const stw_ilp *ilp, uint32_t r) {
     return &ilp->cost->rings[ilp->shape.first_ring + r];
 }
 
-static double objective_of(const stw_ilp *ilp, stw_ilp_goal goal, double coefficient) {
-    return ilp->shape.goal == goal ? coefficient : 0;
+static double objective_of(const stw_ilp *ilp, double seconds) {
+    return ilp->shape.goal == STW_GOAL_SECONDS ? seconds : 0;
+}
+
+/* What all units, or a load method, add to the objective. */
+static double load_share(const stw_ilp *ilp, double load_s) {
+    return objective_of(ilp, load_s / STW_LOAD_SPREAD * per_second(ilp));
 }
 
 static void add_choice_columns(stw_ilp *ilp) {
@@ -44,7 +52,7 @@ static void add_choice_columns(stw_ilp *ilp) {
     char place[32], ring[32];
     for (uint32_t p = 0; p < cost->n_places; p++) {
         place_word(&cost->places[p], place, sizeof place);
-        double share = objective_of(ilp, STW_GOAL_SECONDS, cost->load_unit_s[p] / STW_LOAD_SPREAD);
+        double share = load_share(ilp, cost->load_unit_s[p]);
         double most = ilp->shape.bars.places & (1u << p) ? 0 : cost->n_units;
         uint32_t c =
             stw_milp_column_add(milp, !ilp->shape.units_split, 0, most, share, "n_%s", place);
@@ -57,7 +65,7 @@ static void add_choice_columns(stw_ilp *ilp) {
         if (r == 0) ilp->at.ring = c;
     }
     for (uint32_t l = 0; l < cost->n_loads; l++) {
-        double share = objective_of(ilp, STW_GOAL_SECONDS, cost->load_s[l] / STW_LOAD_SPREAD);
+        double share = load_share(ilp, cost->load_s[l]);
         uint32_t c =
             stw_milp_column_add(milp, true, 0, 1, share, "load_%s", stw_load_name(cost->loads[l]));
         if (l == 0) ilp->at.load = c;
@@ -125,10 +133,9 @@ static void add_ring_columns(stw_ilp *ilp) {
 static void add_columns(stw_ilp *ilp) {
     stw_milp *milp = ilp->milp;
     for (uint32_t p = 0; p < STW_N_STRETCHES; p++) {
-        double weight = objective_of(ilp, STW_GOAL_SECONDS, ilp->cost->stretch_weight[p]);
+        double weight = objective_of(ilp, ilp->cost->stretch_weight[p]);
         uint32_t c = stw_milp_column_add(milp, false, 0, INFINITY, weight, "t_%s",
                                          stw_stretch_name((stw_stretch)p));
-        stw_milp_column_scale(milp, c, 1 / MICRO);
         if (p == 0) ilp->at.stretch_s = c;
     }
     add_choice_columns(ilp);
@@ -340,8 +347,8 @@ static void add_byte_rows(stw_ilp *ilp) {
         if (limit_bytes == UINT64_MAX) continue;
         double constant = (double)row->constant_bytes / MIB, most = (double)limit_bytes / MIB;
         if (ilp->shape.elastic && begins_resource(cost, i))
-            over = stw_milp_column_add(milp, false, 0, INFINITY,
-                                       objective_of(ilp, STW_GOAL_OVER, 1), "over_%u", n_over++);
+            over = stw_milp_column_add(milp, false, 0, INFINITY, 1 - objective_of(ilp, 1),
+                                       "over_%u", n_over++);
         stw_milp_row_add(milp, -INFINITY, most - constant, "%s", row->name);
         add_byte_terms(ilp, row);
         if (ilp->shape.elastic) stw_milp_term_add(milp, over, -stw_cost_over_unit(row) / MIB);
@@ -369,26 +376,34 @@ static void add_time_row(stw_ilp *ilp, const stw_time_row *row) {
     const stw_cost *cost = ilp->cost;
     stw_milp *milp = ilp->milp;
     uint32_t n_rings = ilp->shape.n_rings, first = ilp->shape.first_ring;
-    stw_milp_row_add(milp, row->constant_s, INFINITY, "%s", row->name);
-    stw_milp_row_scale(milp, MICRO);
+    const double unit = per_second(ilp);
+    stw_milp_row_add(milp, row->constant_s * unit, INFINITY, "%s", row->name);
     stw_milp_term_add(milp, ilp->at.stretch_s + (uint32_t)row->stretch, 1);
     for (uint32_t p = 0; p < cost->n_places; p++) {
         const double *unit_s = &row->unit_s[p * cost->n_rings + first];
         if (cost->place_uses[p] == 0 || same_for_all_rings(unit_s, n_rings)) {
-            stw_milp_term_add(milp, ilp->at.units + p, -unit_s[0]);
+            stw_milp_term_add(milp, ilp->at.units + p, -unit_s[0] * unit);
             continue;
         }
         for (uint32_t r = 0; r < n_rings; r++)
-            stw_milp_term_add(milp, ring_units_at(ilp, p, r), -unit_s[r]);
+            stw_milp_term_add(milp, ring_units_at(ilp, p, r), -unit_s[r] * unit);
     }
     for (uint32_t u = 0; u < cost->n_uses; u++)
         for (uint32_t r = 0; r < n_rings; r++)
             stw_milp_term_add(milp, ring_used_at(ilp, u, r),
-                              -row->ring_s[u * cost->n_rings + first + r]);
+                              -row->ring_s[u * cost->n_rings + first + r] * unit);
     for (uint32_t a = 0; a < cost->n_acts; a++)
-        stw_milp_term_add(milp, ilp->at.acts + a, -row->act_s[a]);
+        stw_milp_term_add(milp, ilp->at.acts + a, -row->act_s[a] * unit);
     if (row->unless != STW_NO_ACT)
-        stw_milp_term_add(milp, ilp->at.acts_last + row->unless, most_of_blocks(cost, row));
+        stw_milp_term_add(milp, ilp->at.acts_last + row->unless, most_of_blocks(cost, row) * unit);
+}
+
+/* Of the objective. */
+static void add_most_seconds(stw_ilp *ilp) {
+    stw_milp *milp = ilp->milp;
+    stw_milp_row_add(milp, -INFINITY, ilp->shape.most_s * per_second(ilp), "keep_seconds");
+    for (uint32_t c = 0; c < milp->n_columns; c++)
+        stw_milp_term_add(milp, c, milp->columns[c].objective);
 }
 
 stw_status stw_ilp_build(const stw_cost *cost, const stw_ilp_shape *shape, stw_ilp *ilp,
@@ -397,12 +412,52 @@ stw_status stw_ilp_build(const stw_cost *cost, const stw_ilp_shape *shape, stw_i
     ilp->milp = stw_milp_new("stowage");
     if (ilp->milp == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
-    if (shape->goal == STW_GOAL_SECONDS) ilp->milp->objective_scale = MICRO;
     add_columns(ilp);
     add_counts(ilp);
     add_sums(ilp);
     add_ring_rows(ilp);
     add_byte_rows(ilp);
     for (uint32_t i = 0; i < cost->n_time_rows; i++) add_time_row(ilp, &cost->time_rows[i]);
+    if (shape->most_s > 0 && isfinite(shape->most_s)) add_most_seconds(ilp);
     return stw_milp_check(ilp->milp, err);
+}
+
+/* ---- answers ---- */
+
+/* Units and blocks are rounded. */
+static void read_choice(const stw_ilp *ilp, const double *values, stw_choice *choice) {
+    choice->ring = ilp->shape.first_ring;
+    choice->load = 0;
+    stw_choice_round(ilp->cost, &values[ilp->at.units], &values[ilp->at.acts], choice);
+    for (uint32_t l = 0; l < ilp->cost->n_loads; l++)
+        if (values[ilp->at.load + l] > 0.5) choice->load = l;
+}
+
+stw_status stw_ilp_solve_shape(const stw_cost *cost, const stw_ilp_shape *shape,
+                               const stw_milp_options *options, stw_choice *choice,
+                               stw_milp_result *solved, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const double unit = shape->goal == STW_GOAL_SECONDS ? MICRO : 1;
+    stw_error why = STW_ERROR_INIT;
+    stw_ilp ilp = {0};
+    STW_TRY(stw_ilp_build(cost, shape, &ilp, err));
+    double *values = stw_pool_array(ilp.milp->pool, ilp.milp->n_columns, sizeof *values);
+    if (values == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP"));
+    status = stw_milp_solve(ilp.milp, options, values, solved, &why);
+    if (status == STW_STATUS_SOLVER) {
+        solved->outcome = STW_MILP_LIMIT;
+        solved->objective = solved->bound = solved->gap = NAN;
+        status = STW_STATUS_OK;
+    }
+    if (status != STW_STATUS_OK && err != NULL) *err = why;
+    if (status != STW_STATUS_OK) goto out;
+    solved->objective /= unit;
+    solved->bound /= unit;
+    solved->rows = ilp.milp->n_rows;
+    solved->columns = ilp.milp->n_columns;
+    if (stw_milp_has_solution(solved->outcome)) read_choice(&ilp, values, choice);
+out:
+    stw_milp_free(ilp.milp);
+    return status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The planner's problem (cost.h) as a mixed-integer linear program. Bytes are in MiB; times are in
- * seconds and solved in microseconds, so that no tolerance is larger than either.
+ * microseconds, or seconds where the program is exported: solvers have absolute tolerances (GLPK's
+ * presolver moves bounds by 1e-3), which are too coarse for seconds.
  *
  * With one ring option the products of units and ring option vanish. The solver works on such
  * problems, one for each option; the whole one, with all options, is what --write-lp exports. */
@@ -23,6 +24,8 @@ typedef struct stw_ilp_shape {
     bool units_split; /* units may be fractions */
     bool elastic;     /* rows of bytes may be exceeded */
     double most_over; /* elastic: at most this much over; INFINITY: any */
+    double most_s;    /* > 0: of the objective in seconds */
+    bool in_seconds;
 } stw_ilp_shape;
 
 /* Where the columns of a problem lie. */
@@ -51,5 +54,10 @@ typedef struct stw_ilp {
  * failure */
 STW_MUST_USE stw_status stw_ilp_build(const stw_cost *cost, const stw_ilp_shape *shape,
                                       stw_ilp *ilp, stw_error *err);
+/** Build and solve it. A solver that fails has no answer, as one whose time is over.
+ * @param choice out, rounded; untouched without a solution */
+STW_MUST_USE stw_status stw_ilp_solve_shape(const stw_cost *cost, const stw_ilp_shape *shape,
+                                            const stw_milp_options *options, stw_choice *choice,
+                                            stw_milp_result *solved, stw_error *err);
 
 #endif

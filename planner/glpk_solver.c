@@ -17,15 +17,13 @@
 typedef struct stw_glpk_call {
     const stw_milp *milp;
     const stw_milp_options *options;
+    const char *write_lp; /* path: nothing is solved; or NULL */
     double *values;
     stw_milp_result *result;
     stw_error *err;
     stw_pool *pool;
-    bool scaled;    /* is the problem at work in the solver's units? */
     double bound;   /* best bound that the tree has proved so far */
-    bool cut;       /* does the search hold the cutoff in place of a solution? */
     uint32_t nodes; /* whose relaxations were solved */
-    bool stopped;   /* by max_nodes, with a gap that is good enough */
     bool out_of_memory;
     char message[200]; /* what GLPK said first: it is heard only where it fails */
     jmp_buf escape;
@@ -52,36 +50,11 @@ static void leave_glpk(void *info) {
     longjmp(call->escape, 1);
 }
 
-/* Scale of a column or row, or 1 for a problem that is to be written as it stands. */
-static double scale_of(bool scaled, double scale) { return scaled ? scale : 1; }
-
-/* The cutoff in the solver's units. */
-static double cutoff_of(const stw_glpk_call *call) {
-    return call->options->cutoff * scale_of(call->scaled, call->milp->objective_scale);
-}
-
-/* Give the search a solution whose objective is the cutoff: GLPK drops what is not better. It does
- * not look at rows, and no value of it is ever read. */
-static void hand_cutoff(glp_tree *tree, stw_glpk_call *call) {
-    const stw_milp *milp = call->milp;
-    double *values = stw_pool_array(call->pool, (size_t)milp->n_columns + 1, sizeof *values);
-    glp_prob *problem = glp_ios_get_prob(tree);
-    if (values == NULL) return;
-    for (uint32_t c = 0; c < milp->n_columns; c++) {
-        const stw_milp_column *column = &milp->columns[c];
-        double coefficient = glp_get_obj_coef(problem, (int)c + 1);
-        if (column->integer || column->upper < INFINITY || coefficient <= 0) continue;
-        values[c + 1] = cutoff_of(call) / coefficient;
-        call->cut = glp_ios_heur_sol(tree, values) == 0 || call->cut;
-        return;
-    }
-}
-
 static bool is_enough(const stw_glpk_call *call, glp_tree *tree) {
     glp_prob *problem = glp_ios_get_prob(tree);
     int mip = glp_mip_status(problem);
     if (mip != GLP_FEAS && mip != GLP_OPT) return false;
-    double best = glp_mip_obj_val(problem) / scale_of(call->scaled, call->milp->objective_scale);
+    double best = glp_mip_obj_val(problem);
     return best - call->bound <= call->options->enough * (fabs(best) + DBL_EPSILON);
 }
 
@@ -91,18 +64,13 @@ static void watch_tree(glp_tree *tree, void *info) {
     const stw_milp_options *options = call->options;
     int node = glp_ios_best_node(tree);
     if (node == 0) return;
-    double bound =
-        glp_ios_node_bound(tree, node) / scale_of(call->scaled, call->milp->objective_scale);
+    double bound = glp_ios_node_bound(tree, node);
     if (bound > call->bound && bound < DBL_MAX / 2) call->bound = bound;
     int reason = glp_ios_reason(tree);
-    if (reason == GLP_IHEUR && options->has_cutoff && call->nodes == 0) hand_cutoff(tree, call);
     if (reason == GLP_IHEUR) call->nodes++;
     bool full = options->most_nodes > 0 && call->nodes >= options->most_nodes;
     bool many = options->max_nodes > 0 && call->nodes >= options->max_nodes;
-    if (reason == GLP_ISELECT && (full || (many && is_enough(call, tree)))) {
-        call->stopped = true;
-        glp_ios_terminate(tree);
-    }
+    if (reason == GLP_ISELECT && (full || (many && is_enough(call, tree)))) glp_ios_terminate(tree);
 }
 
 static int bound_kind(double lower, double upper) {
@@ -111,7 +79,7 @@ static int bound_kind(double lower, double upper) {
     return lower == upper ? GLP_FX : GLP_DB;
 }
 
-static void load_columns(glp_prob *problem, const stw_milp *milp, bool scaled) {
+static void load_columns(glp_prob *problem, const stw_milp *milp) {
     glp_set_prob_name(problem, milp->name);
     glp_set_obj_name(problem, "objective");
     glp_set_obj_dir(problem, GLP_MIN);
@@ -122,17 +90,15 @@ static void load_columns(glp_prob *problem, const stw_milp *milp, bool scaled) {
         int j = (int)c + 1;
         glp_set_col_name(problem, j, column->name);
         if (column->integer) glp_set_col_kind(problem, j, GLP_IV);
-        double scale = scale_of(scaled, column->scale);
-        glp_set_col_bnds(problem, j, bound_kind(column->lower, column->upper),
-                         column->lower / scale, column->upper / scale);
-        glp_set_obj_coef(problem, j,
-                         column->objective * scale * scale_of(scaled, milp->objective_scale));
+        glp_set_col_bnds(problem, j, bound_kind(column->lower, column->upper), column->lower,
+                         column->upper);
+        glp_set_obj_coef(problem, j, column->objective);
     }
 }
 
 /* Terms of all rows at once, in GLPK's arrays that start at 1. They lie in the call's pool, which
  * outlives an escape from GLPK. */
-static stw_status load_rows(glp_prob *problem, stw_glpk_call *call, bool scaled) {
+static stw_status load_rows(glp_prob *problem, stw_glpk_call *call) {
     const stw_milp *milp = call->milp;
     int *rows = stw_pool_array(call->pool, milp->n_terms + 1, sizeof *rows);
     int *columns = stw_pool_array(call->pool, milp->n_terms + 1, sizeof *columns);
@@ -142,41 +108,24 @@ static stw_status load_rows(glp_prob *problem, stw_glpk_call *call, bool scaled)
     for (uint32_t r = 0; r < milp->n_rows; r++) {
         const stw_milp_row *row = &milp->rows[r];
         int i = (int)r + 1;
-        double scale = scale_of(scaled, row->scale);
         glp_set_row_name(problem, i, row->name);
-        glp_set_row_bnds(problem, i, bound_kind(row->lower, row->upper), row->lower * scale,
-                         row->upper * scale);
+        glp_set_row_bnds(problem, i, bound_kind(row->lower, row->upper), row->lower, row->upper);
         for (size_t t = row->first_term; t < row->first_term + row->n_terms; t++) {
             rows[t + 1] = i;
             columns[t + 1] = (int)milp->terms[t].column + 1;
-            values[t + 1] = milp->terms[t].value * scale *
-                            scale_of(scaled, milp->columns[milp->terms[t].column].scale);
+            values[t + 1] = milp->terms[t].value;
         }
     }
     glp_load_matrix(problem, (int)milp->n_terms, rows, columns, values);
     return STW_STATUS_OK;
 }
 
-/* Is what the search holds the cutoff itself? Then there is nothing below it. */
-static bool is_cutoff(glp_prob *problem, const stw_glpk_call *call) {
-    return call->cut && glp_mip_obj_val(problem) >= cutoff_of(call) * (1 - 1e-12);
-}
-
-static void take_cutoff(stw_glpk_call *call, bool proved) {
-    stw_milp_result *result = call->result;
-    double cutoff = call->options->cutoff;
-    double least = proved ? cutoff - call->options->gap * fabs(cutoff) : -DBL_MAX;
-    result->outcome = proved ? STW_MILP_CUT_OFF : STW_MILP_LIMIT;
-    result->bound = fmin(fmax(call->bound, least), cutoff);
-}
-
 static void take_solution(glp_prob *problem, stw_glpk_call *call) {
     stw_milp_result *result = call->result;
     const stw_milp *milp = call->milp;
-    result->objective = glp_mip_obj_val(problem) / scale_of(call->scaled, milp->objective_scale);
+    result->objective = glp_mip_obj_val(problem);
     for (uint32_t c = 0; c < milp->n_columns; c++) {
-        double value =
-            glp_mip_col_val(problem, (int)c + 1) * scale_of(call->scaled, milp->columns[c].scale);
+        double value = glp_mip_col_val(problem, (int)c + 1);
         call->values[c] = milp->columns[c].integer ? round(value) : value;
     }
     if (result->outcome == STW_MILP_OPTIMAL) {
@@ -191,36 +140,27 @@ static void take_solution(glp_prob *problem, stw_glpk_call *call) {
     result->gap = (result->objective - result->bound) / (fabs(result->objective) + DBL_EPSILON);
 }
 
-static stw_status judge_end(glp_prob *problem, int end, stw_glpk_call *call) {
+/* A simplex that gave up counts as one whose time is over. */
+static void judge_end(glp_prob *problem, int end, stw_glpk_call *call) {
     stw_milp_result *result = call->result;
-    int mip = glp_mip_status(problem);
-    bool found = mip == GLP_OPT || mip == GLP_FEAS;
-    if (found && is_cutoff(problem, call)) {
-        bool enough = call->stopped && isfinite(call->options->enough);
-        take_cutoff(call, end == 0 || end == GLP_EMIPGAP || enough);
-        return STW_STATUS_OK;
-    }
+    const int mip = glp_mip_status(problem);
+    const bool found = mip == GLP_OPT || mip == GLP_FEAS, ended = end == 0 || end == GLP_EMIPGAP;
     if (end == GLP_ENOPFS || (end == 0 && mip == GLP_NOFEAS)) {
         result->outcome = STW_MILP_INFEASIBLE;
-    } else if (end == 0 || end == GLP_EMIPGAP) {
-        result->outcome = found ? STW_MILP_OPTIMAL : STW_MILP_LIMIT;
-    } else if (end == GLP_ETMLIM || end == GLP_ESTOP) {
-        result->outcome = found ? STW_MILP_FEASIBLE : STW_MILP_LIMIT;
-        if (!found && call->bound > -DBL_MAX / 2) result->bound = call->bound;
-    } else { /* the simplex gave up: as if its time were over */
-        result->outcome = found ? STW_MILP_FEASIBLE : STW_MILP_LIMIT;
-        if (!found && call->bound > -DBL_MAX / 2) result->bound = call->bound;
+    } else if (found) {
+        result->outcome = ended ? STW_MILP_OPTIMAL : STW_MILP_FEASIBLE;
+        take_solution(problem, call);
+    } else if (!ended && call->bound > -DBL_MAX / 2) {
+        result->bound = call->bound;
     }
-    if (found) take_solution(problem, call);
-    return STW_STATUS_OK;
 }
 
 static stw_status write_lp(stw_glpk_call *call) {
     stw_status status = STW_STATUS_OK;
-    const char *path = call->options->write_lp;
+    const char *path = call->write_lp;
     glp_prob *problem = glp_create_prob();
-    load_columns(problem, call->milp, false);
-    STW_TRY(load_rows(problem, call, false));
+    load_columns(problem, call->milp);
+    STW_TRY(load_rows(problem, call));
     errno = 0;
     if (glp_write_lp(problem, NULL, path) != 0)
         status = stw_fail_native(call->err, stw_errno_status(errno), errno, path,
@@ -269,14 +209,13 @@ static int search(glp_prob *problem, stw_glpk_call *call, bool presolve, double 
  * presolves itself, cycles on some of these problems. An attempt whose root is not solved in its
  * slice of the time is given up for the next. */
 static const struct {
-    bool presolve, scaled;
+    bool presolve;
     double root_s;
-} attempts[] = {{false, true, 2}, {true, true, 2}, {false, false, 2}, {true, false, INFINITY}};
+} attempts[] = {{false, 2}, {true, INFINITY}};
 
 #define N_ATTEMPTS (sizeof attempts / sizeof attempts[0])
 
 static int run_attempt(glp_prob *problem, stw_glpk_call *call, size_t i, double left_s) {
-    call->cut = call->stopped = false;
     call->nodes = 0;
     double slice_s = left_s < attempts[i].root_s ? left_s : attempts[i].root_s;
     double start_s = stw_now_s();
@@ -289,21 +228,15 @@ static int run_attempt(glp_prob *problem, stw_glpk_call *call, size_t i, double 
 }
 
 /* The value of the relaxation alone. */
-static stw_status take_relaxation(glp_prob *problem, int end, stw_glpk_call *call) {
+static void take_relaxation(glp_prob *problem, int end, stw_glpk_call *call) {
     stw_milp_result *result = call->result;
-    const stw_milp *milp = call->milp;
-    if (end == GLP_ENOPFS) {
-        result->outcome = STW_MILP_INFEASIBLE;
-    } else if (end == 0 && glp_get_status(problem) == GLP_OPT) {
-        result->outcome = STW_MILP_OPTIMAL;
-        result->gap = 0;
-        result->objective = result->bound = call->bound =
-            glp_get_obj_val(problem) / scale_of(call->scaled, milp->objective_scale);
-        for (uint32_t c = 0; c < milp->n_columns; c++)
-            call->values[c] = glp_get_col_prim(problem, (int)c + 1) *
-                              scale_of(call->scaled, milp->columns[c].scale);
-    }
-    return STW_STATUS_OK;
+    if (end == GLP_ENOPFS) result->outcome = STW_MILP_INFEASIBLE;
+    if (end != 0 || glp_get_status(problem) != GLP_OPT) return;
+    result->outcome = STW_MILP_OPTIMAL;
+    result->gap = 0;
+    result->objective = result->bound = call->bound = glp_get_obj_val(problem);
+    for (uint32_t c = 0; c < call->milp->n_columns; c++)
+        call->values[c] = glp_get_col_prim(problem, (int)c + 1);
 }
 
 /* Neither an answer nor a bound: the time was over, or the simplex gave up. */
@@ -314,28 +247,25 @@ static bool stuck(const stw_glpk_call *call, int end) {
 
 static stw_status attempt(stw_glpk_call *call, size_t i, double left_s, int *end) {
     glp_prob *problem = glp_create_prob();
-    call->scaled = attempts[i].scaled;
-    load_columns(problem, call->milp, call->scaled);
-    stw_status status = load_rows(problem, call, call->scaled);
+    load_columns(problem, call->milp);
+    stw_status status = load_rows(problem, call);
     if (status == STW_STATUS_OK && call->options->relaxed) {
         *end = relax(problem, fmin(left_s, attempts[i].root_s));
-        status = take_relaxation(problem, *end, call);
+        take_relaxation(problem, *end, call);
     } else if (status == STW_STATUS_OK) {
         *end = run_attempt(problem, call, i, left_s);
-        if (!stuck(call, *end) || i + 1 == N_ATTEMPTS) status = judge_end(problem, *end, call);
+        if (!stuck(call, *end) || i + 1 == N_ATTEMPTS) judge_end(problem, *end, call);
     }
     glp_delete_prob(problem);
     return status;
 }
 
-/* Write the LP file (`i` is LP_FILE) or make an attempt. GLPK leaves a failed assertion by a jump
+/* Write the LP file or make an attempt. GLPK leaves a failed assertion by a jump
  * to here, after which nothing of its environment may be used: *broke, and the next attempt starts
  * anew. Separate from its callers so that no local of theirs lives across the jump.
  *
  * GLPK makes its environment in whatever function is called first, and aborts where that fails;
  * hooks cannot be set before. glp_init_env fails with a status. */
-#define LP_FILE SIZE_MAX
-
 static stw_status guarded(stw_glpk_call *call, size_t i, double left_s, int *end, bool *broke) {
     if (glp_init_env() > 1) { /* 1: there is one */
         call->out_of_memory = *broke = true;
@@ -348,10 +278,11 @@ static stw_status guarded(stw_glpk_call *call, size_t i, double left_s, int *end
         return STW_STATUS_OK;
     }
     glp_term_out(GLP_OFF);
-    if (call->options->memory_mib > 0) glp_mem_limit(call->options->memory_mib);
+    if (call->write_lp == NULL && call->options->memory_mib > 0)
+        glp_mem_limit(call->options->memory_mib);
     glp_error_hook(leave_glpk, call);
     glp_term_hook(hear, call);
-    stw_status status = i == LP_FILE ? write_lp(call) : attempt(call, i, left_s, end);
+    stw_status status = call->write_lp != NULL ? write_lp(call) : attempt(call, i, left_s, end);
     glp_error_hook(NULL, NULL);
     glp_term_hook(NULL, NULL);
     return status;
@@ -362,66 +293,50 @@ static stw_status broken(const stw_glpk_call *call) {
                     call->milp->name, "GLPK failed: %s", call->message);
 }
 
-static stw_status solve(stw_glpk_call *call) {
-    double end_s = stw_now_s() + call->options->time_limit_s;
+/* Where GLPK breaks, another simplex takes another path. */
+static stw_status run(stw_glpk_call *call) {
+    const size_t n = call->write_lp != NULL ? 1 : N_ATTEMPTS;
+    double end_s = stw_now_s() + (call->write_lp != NULL ? 0 : call->options->time_limit_s);
     int end = 0;
     bool broke = false;
     stw_status status = STW_STATUS_OK;
-    if (call->options->write_lp != NULL) status = guarded(call, LP_FILE, 0, &end, &broke);
-    for (size_t i = 0; status == STW_STATUS_OK && !broke && i < N_ATTEMPTS; i++) {
-        double left_s = end_s - stw_now_s();
-        status = guarded(call, i, left_s, &end, &broke);
-        bool next = i + 1 < N_ATTEMPTS && end_s > stw_now_s() && !call->out_of_memory;
-        if (broke && next) {
-            broke = false; /* other scaling or another simplex takes another path */
-            call->message[0] = '\0';
-            call->bound = -DBL_MAX;
-            continue;
-        }
-        if (!stuck(call, end)) break;
+    for (size_t i = 0; status == STW_STATUS_OK && i < n; i++) {
+        broke = false;
+        call->message[0] = '\0';
+        call->bound = -DBL_MAX;
+        status = guarded(call, i, end_s - stw_now_s(), &end, &broke);
+        if (call->out_of_memory || (!broke && !stuck(call, end)) || end_s <= stw_now_s()) break;
     }
     return broke && status == STW_STATUS_OK ? broken(call) : status;
 }
 
-static stw_status write_only(stw_glpk_call *call) {
-    int end;
-    bool broke = false;
-    stw_status status = guarded(call, LP_FILE, 0, &end, &broke);
-    return broke ? broken(call) : status;
-}
-
-stw_status stw_milp_write_lp(const stw_milp *milp, const char *path, stw_error *err) {
-    const stw_milp_options options = {.write_lp = path};
-    stw_glpk_call call = {.milp = milp, .options = &options, .err = err};
-    stw_status status = stw_milp_check(milp, err);
+/* Nothing of GLPK survives a call, not even after an error. */
+static stw_status run_alone(stw_glpk_call *call) {
+    stw_status status = stw_milp_check(call->milp, call->err);
     if (status != STW_STATUS_OK) return status;
-    call.pool = stw_pool_new();
-    if (call.pool == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, milp->name, "no memory for the solver");
-    status = write_only(&call);
-    stw_pool_free(call.pool);
+    call->pool = stw_pool_new();
+    if (call->pool == NULL)
+        return stw_fail(call->err, STW_STATUS_NO_MEMORY, call->milp->name,
+                        "no memory for the solver");
+    status = run(call);
+    stw_pool_free(call->pool);
     glp_free_env();
     return status;
 }
 
+stw_status stw_milp_write_lp(const stw_milp *milp, const char *path, stw_error *err) {
+    stw_glpk_call call = {.milp = milp, .write_lp = path, .err = err};
+    return run_alone(&call);
+}
+
 stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options, double *values,
                           stw_milp_result *result, stw_error *err) {
-    *result = (stw_milp_result){STW_MILP_LIMIT, NAN, NAN, NAN, 0, 0};
-    stw_status status = stw_milp_check(milp, err);
-    if (status != STW_STATUS_OK) return status;
+    *result = (stw_milp_result){.outcome = STW_MILP_LIMIT, .objective = NAN, .bound = NAN};
+    result->gap = NAN;
     double start_s = stw_now_s();
-    stw_glpk_call call = {.milp = milp,
-                          .options = options,
-                          .values = values,
-                          .result = result,
-                          .err = err,
-                          .bound = -DBL_MAX};
-    call.pool = stw_pool_new();
-    if (call.pool == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, milp->name, "no memory for the solver");
-    status = solve(&call);
-    stw_pool_free(call.pool);
-    glp_free_env(); /* nothing of GLPK survives a call, not even after an error */
+    stw_glpk_call call = {
+        .milp = milp, .options = options, .values = values, .result = result, .err = err};
+    stw_status status = run_alone(&call);
     result->seconds = stw_now_s() - start_s;
     result->nodes = call.nodes;
     return status;

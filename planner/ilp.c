@@ -13,9 +13,8 @@
 static const double TOLERANCE = 1e-5;
 
 /* Nodes after which a search may end with a gap that is enough. */
-#define SPLIT_NODES 150
+#define SPLIT_NODES 60
 #define WHOLE_NODES 150
-#define QUICK_NODES 60
 static const double ENOUGH = 9.5e-4;
 
 /* Units moved at a time when a fractional solution has been rounded. */
@@ -39,117 +38,70 @@ static double left_s(const search *s) {
     return left > 0.005 ? left : 0.005;
 }
 
-/* ---- choices ---- */
-
-static void read_choice(const stw_ilp *ilp, const double *values, stw_choice *choice) {
-    const stw_cost *cost = ilp->cost;
-    choice->ring = ilp->shape.first_ring;
-    choice->load = 0;
-    stw_choice_round(cost, &values[ilp->at.units], &values[ilp->at.acts], choice);
-    for (uint32_t l = 0; l < cost->n_loads; l++)
-        if (values[ilp->at.load + l] > 0.5) choice->load = l;
-}
-
-static void offer(search *s, const stw_choice *choice, const stw_evaluation *e) {
+static void offer(search *s, const stw_evaluation *e) {
     if (!e->fits || !(e->objective_s < s->best_s)) return;
     s->best_s = e->objective_s;
     s->found = true;
-    stw_choice_copy(s->cost, s->best, choice);
-}
-
-/* Round what a problem with fractions of units says, and repair it. */
-static void take_split(search *s, const stw_ilp *ilp, const double *values) {
-    stw_evaluation e;
-    read_choice(ilp, values, &s->now);
-    stw_choice_descend(s->cost, &s->options->bars, ROUNDING_UNITS, &s->now, &e);
-    offer(s, &s->now, &e);
-}
-
-static stw_status take_whole(search *s, const stw_ilp *ilp, const double *values,
-                             const stw_milp_result *solved) {
-    stw_evaluation e;
-    read_choice(ilp, values, &s->now);
-    stw_cost_evaluate(s->cost, &s->now, &e);
-    if (e.objective_s > solved->objective * (1 + TOLERANCE))
-        return stw_fail(s->err, STW_STATUS_BUG, "planner",
-                        "the solver says %.12g s for a plan that takes %.12g s", solved->objective,
-                        e.objective_s);
-    offer(s, &s->now, &e);
-    return STW_STATUS_OK;
+    stw_choice_copy(s->cost, s->best, &s->now);
 }
 
 /* ---- problems of one ring option ---- */
 
-static bool has_choice(const stw_milp_result *result) {
-    return result->outcome == STW_MILP_OPTIMAL || result->outcome == STW_MILP_FEASIBLE;
-}
-
-/* A solver that fails has no answer, as one whose time is over. */
-static stw_status solve_milp(search *s, const stw_ilp *ilp, const stw_milp_options *options,
-                             double *values, stw_milp_result *solved) {
-    stw_error why = STW_ERROR_INIT;
-    stw_status status = stw_milp_solve(ilp->milp, options, values, solved, &why);
-    s->result->nodes += solved->nodes;
-    if (status == STW_STATUS_SOLVER) {
-        *solved = (stw_milp_result){.outcome = STW_MILP_LIMIT, .objective = NAN, .bound = NAN};
-        return STW_STATUS_OK;
-    }
-    if (status != STW_STATUS_OK && s->err != NULL) *s->err = why;
-    return status;
-}
-
-/* The relaxation; fractions of units, a few nodes of the search or more; whole units. */
-typedef enum effort { RELAX, QUICK, SPLIT, WHOLE } effort;
+/* The relaxation; fractions of units; whole units. */
+typedef enum effort { RELAX, SPLIT, WHOLE } effort;
 
 static stw_milp_options options_of(const search *s, effort how) {
-    double gap = s->options->gap;
-    stw_milp_options options = {.time_limit_s = left_s(s), .gap = gap};
-    if (how == SPLIT) options.gap = gap / 4;
+    const double gap = s->options->gap;
+    stw_milp_options options = {
+        .time_limit_s = left_s(s), .gap = gap, .most_nodes = s->options->most_nodes};
     options.relaxed = how == RELAX;
-    options.most_nodes = s->options->most_nodes;
-    if (how != RELAX && isfinite(s->best_s)) {
-        options.has_cutoff = true;
-        options.cutoff = s->best_s;
-    }
-    if (how != RELAX && gap > 0) {
-        options.max_nodes = how == SPLIT ? SPLIT_NODES : WHOLE_NODES;
-        options.enough = gap > ENOUGH ? gap : ENOUGH;
-    }
-    if (how == QUICK) {
-        options.max_nodes = QUICK_NODES;
+    if (how == SPLIT) {
+        options.max_nodes = SPLIT_NODES;
         options.enough = INFINITY;
+        if (isfinite(s->best_s)) options.most_nodes = SPLIT_NODES;
+    } else if (how == WHOLE && gap > 0) {
+        options.max_nodes = WHOLE_NODES;
+        options.enough = fmax(gap, ENOUGH);
     }
     return options;
+}
+
+/* Repair a rounded choice. Whole ones are what the solver says they are. */
+static stw_status take(search *s, effort how, const stw_milp_result *solved) {
+    stw_evaluation e;
+    if (how == WHOLE)
+        stw_cost_evaluate(s->cost, &s->now, &e);
+    else
+        stw_choice_descend(s->cost, &s->options->bars, ROUNDING_UNITS, &s->now, &e);
+    if (how == WHOLE && e.objective_s > solved->objective * (1 + TOLERANCE))
+        return stw_fail(s->err, STW_STATUS_BUG, "planner",
+                        "the solver says %.12g s for a plan that takes %.12g s", solved->objective,
+                        e.objective_s);
+    offer(s, &e);
+    return STW_STATUS_OK;
 }
 
 /* @param bound in and out: no choice with this ring option takes less */
 static stw_status solve_ring(search *s, uint32_t ring, effort how, double *bound) {
     stw_status status = STW_STATUS_OK;
-    const stw_ilp_shape shape = {
-        .first_ring = ring, .n_rings = 1, .bars = s->options->bars, .units_split = how != WHOLE};
+    const double gap = s->options->gap > 0 && how == WHOLE ? ENOUGH : s->options->gap;
+    const stw_ilp_shape shape = {.first_ring = ring,
+                                 .n_rings = 1,
+                                 .bars = s->options->bars,
+                                 .units_split = how != WHOLE,
+                                 .most_s = how != RELAX ? s->best_s * (1 - gap) : 0};
     const stw_milp_options options = options_of(s, how);
     stw_milp_result solved;
-    stw_ilp ilp = {0};
-    STW_TRY(stw_ilp_build(s->cost, &shape, &ilp, s->err));
-    s->result->rows = ilp.milp->n_rows;
-    s->result->columns = ilp.milp->n_columns;
-    double *values = stw_pool_array(ilp.milp->pool, ilp.milp->n_columns, sizeof *values);
-    if (values == NULL) {
-        status = stw_fail(s->err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
-        goto out;
-    }
-    STW_TRY(solve_milp(s, &ilp, &options, values, &solved));
+    STW_TRY(stw_ilp_solve_shape(s->cost, &shape, &options, &s->now, &solved, s->err));
+    s->result->rows = solved.rows;
+    s->result->columns = solved.columns;
+    s->result->nodes += solved.nodes;
     if (solved.outcome == STW_MILP_INFEASIBLE)
-        *bound = INFINITY;
+        *bound = fmax(*bound, isfinite(s->best_s) && how != RELAX ? shape.most_s : INFINITY);
     else if (solved.bound > *bound)
         *bound = solved.bound;
-    if (!has_choice(&solved)) goto out;
-    if (how == WHOLE)
-        STW_TRY(take_whole(s, &ilp, values, &solved));
-    else
-        take_split(s, &ilp, values);
+    if (stw_milp_has_solution(solved.outcome)) STW_TRY(take(s, how, &solved));
 out:
-    stw_milp_free(ilp.milp);
     return status;
 }
 
@@ -161,8 +113,8 @@ static bool is_settled(const search *s, double bound) {
 static stw_status settle_ring(search *s, uint32_t ring) {
     stw_status status = STW_STATUS_OK;
     double *bound = &s->bounds[ring];
-    effort most = s->options->quick ? QUICK : WHOLE;
-    for (effort how = QUICK; how <= most; how++) {
+    effort most = s->options->quick ? SPLIT : WHOLE;
+    for (effort how = SPLIT; how <= most; how++) {
         if (is_settled(s, *bound) || stw_planner_now_s() > s->end_s) break;
         /* a gap that is enough is not worth whole units */
         if (how == WHOLE && s->options->gap > 0 && *bound >= s->best_s * (1 - ENOUGH)) break;
@@ -233,7 +185,8 @@ static stw_status fill_lp(const char *path, void *milp, stw_error *err) {
 }
 
 static stw_status write_lp(const stw_cost *cost, const stw_ilp_options *options, stw_error *err) {
-    const stw_ilp_shape shape = {.n_rings = cost->n_rings, .bars = options->bars};
+    const stw_ilp_shape shape = {
+        .n_rings = cost->n_rings, .bars = options->bars, .in_seconds = true};
     stw_ilp ilp = {0};
     stw_status status = stw_ilp_build(cost, &shape, &ilp, err);
     if (status == STW_STATUS_OK) status = stw_file_make(options->write_lp, fill_lp, ilp.milp, err);

@@ -122,37 +122,14 @@ static void try_rings(over_search *s) {
 
 static stw_status solve_shape(over_search *s, const stw_ilp_shape *shape, double gap, bool relaxed,
                               stw_milp_result *solved) {
-    stw_status status = STW_STATUS_OK;
-    stw_ilp ilp = {0};
-    stw_error why = STW_ERROR_INIT;
-    double left = s->end_s - stw_planner_now_s();
-    stw_milp_options options = {.time_limit_s = left < 0.01      ? 0.01
-                                                : left < SLICE_S ? left
-                                                                 : SLICE_S,
-                                .gap = gap,
-                                .relaxed = relaxed,
-                                .max_nodes = OVER_NODES,
-                                .enough = INFINITY};
-    *solved = (stw_milp_result){STW_MILP_LIMIT, NAN, NAN, NAN, 0, 0};
-    STW_TRY(stw_ilp_build(s->cost, shape, &ilp, s->err));
-    double *values = stw_pool_array(ilp.milp->pool, ilp.milp->n_columns, sizeof *values);
-    if (values == NULL) {
-        status = stw_fail(s->err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
-        goto out;
-    }
-    status = stw_milp_solve(ilp.milp, &options, values, solved, &why);
-    if (status == STW_STATUS_SOLVER) status = STW_STATUS_OK;
-    if (status != STW_STATUS_OK && s->err != NULL) *s->err = why;
-    if (solved->outcome != STW_MILP_OPTIMAL && solved->outcome != STW_MILP_FEASIBLE) goto out;
-    if (relaxed) goto out;
-    s->now.ring = shape->first_ring;
-    s->now.load = 0;
-    stw_choice_round(s->cost, &values[ilp.at.units], &values[ilp.at.acts], &s->now);
-    for (uint32_t l = 0; l < s->cost->n_loads; l++)
-        if (values[ilp.at.load + l] > 0.5) s->now.load = l;
-    offer(s);
-out:
-    stw_milp_free(ilp.milp);
+    const double left = s->end_s - stw_planner_now_s();
+    const stw_milp_options options = {.time_limit_s = fmax(0.01, fmin(left, SLICE_S)),
+                                      .gap = gap,
+                                      .relaxed = relaxed,
+                                      .max_nodes = OVER_NODES,
+                                      .enough = INFINITY};
+    stw_status status = stw_ilp_solve_shape(s->cost, shape, &options, &s->now, solved, s->err);
+    if (status == STW_STATUS_OK && !relaxed && stw_milp_has_solution(solved->outcome)) offer(s);
     return status;
 }
 

@@ -119,9 +119,7 @@ typedef struct found {
     uint64_t excess_bytes;
 } found;
 
-bool stw_solving_is_solved(const stw_solving *s) {
-    return s->ilp.outcome == STW_MILP_OPTIMAL || s->ilp.outcome == STW_MILP_FEASIBLE;
-}
+bool stw_solving_is_solved(const stw_solving *s) { return stw_milp_has_solution(s->ilp.outcome); }
 
 /* The least seconds under the limit at hand are known: does that end the search? */
 static bool is_too_slow(const stw_solving *s) {
@@ -272,10 +270,10 @@ static stw_status solve_in_spare(stw_solving *s, stw_error *err) {
     stw_candidates all = stw_solving_candidates(s, &s->bars);
     s->ilp.outcome = STW_MILP_INFEASIBLE;
     STW_TRY(stw_ilp_solve_least_over(s->cost, &over, &s->choice, &result, err));
-    if (result.outcome != STW_MILP_OPTIMAL && result.outcome != STW_MILP_FEASIBLE) goto out;
+    if (!stw_milp_has_solution(result.outcome)) goto out;
     STW_TRY(stw_candidates_fit_spare(&all, &options, &s->choice, &result, err));
     s->settled = result.outcome != STW_MILP_LIMIT;
-    if (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE) s->ilp = result;
+    if (stw_milp_has_solution(result.outcome)) s->ilp = result;
 out:
     return status;
 }
@@ -292,7 +290,7 @@ static stw_status solve_in_spare_without_risk(stw_solving *s, stw_error *err) {
         if (!stw_solving_is_solved(s)) return STW_STATUS_OK;
         STW_TRY(stw_risk_judge(s->plan, s->cost, &s->choice, s->level, &s->judged, err));
         if (s->judged.excess_bytes == 0) return STW_STATUS_OK;
-        (void)stw_cost_give_spare(s->cost, 0);
+        stw_cost_give_spare(s->cost, 0);
         s->limit_bytes -= stw_min_u64(s->judged.excess_bytes, s->limit_bytes);
     }
     s->ilp.outcome = STW_MILP_INFEASIBLE;

@@ -13,7 +13,6 @@ stw_milp *stw_milp_new(const char *name) {
         return NULL;
     }
     milp->pool = pool;
-    milp->objective_scale = 1;
     milp->name = stw_pool_string(pool, name);
     milp->out_of_memory = milp->name == NULL;
     return milp;
@@ -45,7 +44,7 @@ uint32_t stw_milp_column_add(stw_milp *milp, bool integer, double lower, double 
     va_start(arguments, format);
     const char *name = name_new(milp, format, arguments);
     va_end(arguments);
-    columns[milp->n_columns] = (stw_milp_column){name, integer, lower, upper, objective, 1};
+    columns[milp->n_columns] = (stw_milp_column){name, integer, lower, upper, objective};
     return milp->n_columns++;
 }
 
@@ -61,7 +60,7 @@ uint32_t stw_milp_row_add(stw_milp *milp, double lower, double upper, const char
     va_start(arguments, format);
     const char *name = name_new(milp, format, arguments);
     va_end(arguments);
-    rows[milp->n_rows] = (stw_milp_row){name, lower, upper, milp->n_terms, 0, 1};
+    rows[milp->n_rows] = (stw_milp_row){name, lower, upper, milp->n_terms, 0};
     return milp->n_rows++;
 }
 
@@ -80,20 +79,6 @@ void stw_milp_term_add(stw_milp *milp, uint32_t column, double value) {
     milp->terms = terms;
     terms[milp->n_terms++] = (stw_milp_term){column, value};
     milp->rows[milp->n_rows - 1].n_terms++;
-}
-
-void stw_milp_column_scale(stw_milp *milp, uint32_t column, double scale) {
-    if (column < milp->n_columns && scale > 0)
-        milp->columns[column].scale = scale;
-    else
-        milp->misused = true;
-}
-
-void stw_milp_row_scale(stw_milp *milp, double scale) {
-    if (milp->n_rows > 0 && scale > 0)
-        milp->rows[milp->n_rows - 1].scale = scale;
-    else
-        milp->misused = true;
 }
 
 stw_status stw_milp_check(const stw_milp *milp, stw_error *err) {

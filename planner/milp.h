@@ -19,14 +19,12 @@ typedef struct stw_milp_column {
     bool integer;
     double lower, upper; /* -INFINITY and INFINITY: unbounded */
     double objective;
-    double scale; /* what the solver counts in: 1e-6 has it work on millionths */
 } stw_milp_column;
 
 typedef struct stw_milp_row {
     const char *name;
     double lower, upper;
     size_t first_term, n_terms;
-    double scale; /* the row is solved multiplied by this */
 } stw_milp_row;
 
 typedef struct stw_milp_term {
@@ -43,7 +41,6 @@ typedef struct stw_milp {
     stw_milp_row *rows;
     stw_milp_term *terms;
     size_t column_room, row_room, term_room;
-    double objective_scale; /* the same for the objective */
     bool out_of_memory, misused;
 } stw_milp;
 
@@ -58,23 +55,14 @@ uint32_t stw_milp_row_add(stw_milp *milp, double lower, double upper, const char
     STW_PRINTF(4, 5);
 /** Add `value` x `column` to the row begun last; zero is left out. A column may come once a row. */
 void stw_milp_term_add(stw_milp *milp, uint32_t column, double value);
-/** Scales are the solver's business: solvers have absolute tolerances (GLPK's presolver moves
- * bounds by 1e-3), which are too coarse for seconds. Results and LP files are in the problem's own
- * units. */
-void stw_milp_column_scale(stw_milp *milp, uint32_t column, double scale);
-void stw_milp_row_scale(stw_milp *milp, double scale); /* of the row begun last */
 /** OK, NO_MEMORY or BUG for what building met. */
 STW_MUST_USE stw_status stw_milp_check(const stw_milp *milp, stw_error *err);
 
 typedef struct stw_milp_options {
-    double time_limit_s;  /* > 0 */
-    double gap;           /* relative; 0 asks for a proof */
-    const char *write_lp; /* path, or NULL: the problem as it stands, in CPLEX LP format */
-    bool has_cutoff;      /* only solutions below `cutoff` are of interest; needs a column that is
-                           * continuous, without upper bound, with a positive objective */
-    double cutoff;
-    bool relaxed;       /* solve the linear relaxation only: objective and bound are its value */
-    uint32_t max_nodes; /* > 0: after so many nodes a gap of `enough` will do */
+    double time_limit_s; /* > 0 */
+    double gap;          /* relative; 0 asks for a proof */
+    bool relaxed;        /* solve the linear relaxation only: objective and bound are its value */
+    uint32_t max_nodes;  /* > 0: after so many nodes a gap of `enough` will do */
     double enough;
     uint32_t most_nodes; /* > 0: the search ends after so many, with a solution or without one */
     int memory_mib; /* > 0: the solver may take no more; beyond it the call fails with NO_MEMORY */
@@ -85,14 +73,19 @@ typedef enum stw_milp_outcome {
     STW_MILP_FEASIBLE,   /* a solution, and then the time was over */
     STW_MILP_INFEASIBLE, /* proved */
     STW_MILP_LIMIT,      /* the time was over without a solution */
-    STW_MILP_CUT_OFF     /* proved: no solution lies below the cutoff by more than the gap */
+    STW_MILP_CUT_OFF     /* proved: none takes less than what is of interest (stw_ilp_solve) */
 } stw_milp_outcome;
+
+static inline bool stw_milp_has_solution(stw_milp_outcome outcome) {
+    return outcome == STW_MILP_OPTIMAL || outcome == STW_MILP_FEASIBLE;
+}
 
 typedef struct stw_milp_result {
     stw_milp_outcome outcome;
     double objective, bound, gap; /* NaN where there is none */
     double seconds;
-    uint32_t nodes; /* of the search, whose relaxations were solved */
+    uint32_t nodes;         /* of the search, whose relaxations were solved */
+    uint32_t rows, columns; /* of the problem; filled by stw_ilp_solve_shape */
 } stw_milp_result;
 
 /** Write the problem as it stands in CPLEX LP format. IO, NO_MEMORY, or SOLVER where the solver

@@ -31,7 +31,7 @@ typedef struct neighbour {
 
 typedef struct around {
     stw_candidates *all;
-    const stw_plainness *most;
+    uint32_t policies; /* at most */
     const stw_candidate *centre;
     stw_pool *pool;
     stw_choice now;
@@ -52,10 +52,9 @@ static bool evaluate(around *a, const stw_choice *choice, stw_evaluation *e) {
 /* @param most_loss share of the seconds that the rows may promise to lose */
 static void note(around *a, const stw_choice *choice, const stw_evaluation *e, double most_loss) {
     double guess = a->centre->seconds + e->objective_s - a->centre->rows.objective_s;
-    stw_plainness plain = stw_choice_plainness(a->all->cost, choice);
     double loss = a->offloads ? fmax(MOST_LOSS_OFFLOADED, most_loss) : most_loss;
     if (guess > a->centre->seconds * (1 + loss)) return;
-    if (plain.level > a->most->level || plain.policies > a->most->policies) return;
+    if (stw_choice_plainness(a->all->cost, choice).policies > a->policies) return;
     neighbour *list =
         stw_pool_grow(a->pool, a->list, a->n, (size_t)a->n + 1, &a->room, sizeof *list);
     if (list != NULL) {
@@ -148,10 +147,10 @@ static void sort_neighbours(around *a, uint32_t again) {
     qsort(a->list, a->n, sizeof *a->list, by_rank);
 }
 
-static stw_status look_around(stw_candidates *all, const stw_plainness *most, uint32_t *index,
+static stw_status look_around(stw_candidates *all, uint32_t policies, uint32_t *index,
                               uint32_t *again, bool *better, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    around a = {.all = all, .most = most, .pool = stw_pool_new()};
+    around a = {.all = all, .policies = policies, .pool = stw_pool_new()};
     const stw_candidate centre = all->list[*index];
     const uint32_t before = all->n;
     a.centre = &centre;
@@ -182,13 +181,13 @@ out:
     return status;
 }
 
-stw_status stw_candidates_improve(stw_candidates *all, const stw_plainness *most, uint32_t *index,
+stw_status stw_candidates_improve(stw_candidates *all, uint32_t policies, uint32_t index,
                                   stw_error *err) {
     stw_status status = STW_STATUS_OK;
     bool better = true;
     uint32_t again = UINT32_MAX;
     while (better && stw_candidates_go_on(all))
-        STW_TRY(look_around(all, most, index, &again, &better, err));
+        STW_TRY(look_around(all, policies, &index, &again, &better, err));
 out:
     return status;
 }

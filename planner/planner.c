@@ -17,7 +17,6 @@
     1e-3 /* what `optimal` may mean at most; a looser gap asked for is `feasible`                  \
           */
 #define PRICE_TIME_S 10.0
-#define LATER_S 1.0
 
 /* Of the time up to the thread's deadline: the plan is simulated and checked after the search. */
 static const double SEARCH_SHARE = 0.7;
@@ -194,32 +193,18 @@ static stw_status tell_fuller(stw_solving *s, double here_s, stw_error *err) {
     const uint64_t memory = s->plan->cluster.gpu.memory_bytes;
     const uint64_t filled = stw_risk_gpu_limit(s->plan, STW_RISK_ANY);
     const bool avoids = s->level != STW_RISK_ANY && s->limit_bytes < filled;
+    const double most_s = here_s * (1 - WORTH_TELLING);
     if (s->limit_bytes >= memory) return STW_STATUS_OK;
-    stw_choice fuller = stw_choice_new(s->cost, s->cost->pool);
-    if (fuller.acts == NULL) return no_memory(err);
     stw_cost_limit_gpu(s->cost, avoids ? filled : memory);
-    stw_ilp_options options = {.time_limit_s = stw_solving_time_for(s, LATER_S),
-                               .gap = 1e-3,
-                               .quick = true,
-                               .bars = s->bars,
-                               .most_s = here_s * (1 - WORTH_TELLING)};
-    stw_ilp_result result;
     stw_candidates all = stw_solving_candidates(s, &s->bars);
     all.work_left /= 4;
-    STW_TRY(stw_candidates_add(&all, &s->choice, NULL, err));
-    STW_TRY(stw_ilp_solve(s->cost, &options, &fuller, &result, err));
-    if (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE)
-        STW_TRY(stw_candidates_add(&all, &fuller, NULL, err));
-    if (all.n == 0) goto out;
-    uint32_t best = all.fastest;
-    const stw_plainness any = {UINT32_MAX, UINT32_MAX};
-    STW_TRY(stw_candidates_improve(&all, &any, &best, err));
-    if (all.list[best].seconds > here_s * (1 - WORTH_TELLING)) goto out;
+    STW_TRY(stw_candidates_search_briefly(&all, &s->choice, most_s, err));
+    if (all.n == 0 || all.list[all.fastest].seconds > most_s) goto out;
     char needs[160];
     snprintf(needs, sizeof needs, "%.1f%% of the GPU memory",
-             100 * (double)all.list[best].rows.gpu_bytes / (double)memory);
+             100 * (double)all.list[all.fastest].rows.gpu_bytes / (double)memory);
     STW_TRY(stw_plan_add_alternative(s->plan, avoids ? "placement.accept" : "placement.gpu_fill",
-                                     iteration_s(&all.list[best]), here_s, needs, err));
+                                     iteration_s(&all.list[all.fastest]), here_s, needs, err));
 out:
     stw_cost_limit_gpu(s->cost, s->limit_bytes);
     return status;
@@ -249,7 +234,6 @@ static stw_status price(stw_solving *s, stw_error *err) {
                                      .fastest_s = s->fastest_s,
                                      .simulate = s->options->simulate,
                                      .bars = s->bars,
-                                     .limit_bytes = s->limit_bytes,
                                      .time_limit_s = stw_solving_time_for(s, PRICE_TIME_S)};
     return stw_planner_price(s->plan, &prices, err);
 }

@@ -13,9 +13,8 @@ static const double GIB = 1024.0 * 1024.0 * 1024.0, GB = 1e9;
 /* So much more. */
 static const double MORE = 0.1;
 
-/* Work of one search, gap and time of its integer program, as in families.c. */
+/* Work of one search. */
 #define PRICE_WORK 120000
-static const double PRICE_GAP = 1e-3, PRICE_S = 0.25;
 
 typedef enum priced {
     PRICED_GPU_MEMORY,
@@ -88,47 +87,9 @@ static const char *phase_of(const stw_cost *cost, const stw_choice *choice, pric
     return stw_phase_name(phase);
 }
 
-/* Seconds of an iteration of the fastest plan that is found; NaN: none was. */
-static stw_status search_again(const stw_price_search *search, stw_cost *cost, priced what,
-                               double end_s, double *iteration_s, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_choice choice = stw_choice_new(cost, cost->pool);
-    stw_candidates all = {.cost = cost,
-                          .bars = search->bars,
-                          .simulate = search->simulate,
-                          .pool = cost->pool,
-                          .work_left = what == PRICED_GPU_MEMORY ? 2 * PRICE_WORK : PRICE_WORK,
-                          .end_s = end_s};
-    *iteration_s = NAN;
-    if (choice.acts == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
-    double left_s = end_s - stw_planner_now_s();
-    if (left_s <= 0) return STW_STATUS_OK;
-    /* with more host memory what was chosen takes as long as it did */
-    if (what != PRICED_HOST_MEMORY) STW_TRY(stw_candidates_add(&all, search->choice, NULL, err));
-    stw_ilp_options options = {.time_limit_s = fmin(left_s, PRICE_S),
-                               .gap = PRICE_GAP,
-                               .quick = true,
-                               .bars = search->bars};
-    stw_ilp_result result;
-    STW_TRY(stw_ilp_solve(cost, &options, &choice, &result, err));
-    if (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE)
-        STW_TRY(stw_candidates_add(&all, &choice, NULL, err));
-    if (all.n == 0) STW_TRY(stw_candidates_add(&all, search->choice, NULL, err));
-    if (all.n == 0) goto out;
-    uint32_t best = all.fastest;
-    const stw_plainness any = {UINT32_MAX, UINT32_MAX};
-    STW_TRY(stw_candidates_improve(&all, &any, &best, err));
-    const stw_candidate *fastest = &all.list[all.fastest];
-    *iteration_s = fastest->seconds - fastest->rows.load_s / STW_LOAD_SPREAD;
-out:
-    return status;
-}
-
-/* Limits alone change: the rows stay as they are. */
-static void add_to_limits(const stw_price_search *search, priced what, int64_t bytes) {
-    for (uint32_t r = 0; r < search->cost->n_byte_rows; r++) {
-        stw_byte_row *row = &search->cost->byte_rows[r];
+static void add_to_limits(stw_cost *cost, priced what, int64_t bytes) {
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
+        stw_byte_row *row = &cost->byte_rows[r];
         bool gpu = row->tier == STW_TIER_GPU && what == PRICED_GPU_MEMORY;
         bool host = row->tier == STW_TIER_HOST && !row->page_locked && what == PRICED_HOST_MEMORY;
         if ((gpu || host) && row->limit_bytes != UINT64_MAX)
@@ -136,30 +97,45 @@ static void add_to_limits(const stw_price_search *search, priced what, int64_t b
     }
 }
 
-static stw_status seconds_with(const stw_price_search *search, priced what, double amount,
+/* @param iteration_s of the fastest plan that is found; NaN: none was */
+static stw_status search_again(const stw_price_search *search, stw_cost *cost, uint64_t work,
                                double end_s, double *iteration_s, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
+    stw_candidates all = {.cost = cost,
+                          .bars = search->bars,
+                          .simulate = search->simulate,
+                          .pool = cost->pool,
+                          .work_left = work,
+                          .end_s = end_s};
+    stw_status status = stw_candidates_search_briefly(&all, search->choice, 0, err);
     *iteration_s = NAN;
-    if (what == PRICED_GPU_MEMORY || what == PRICED_HOST_MEMORY) {
-        const int64_t bytes = (int64_t)(amount * GIB);
-        /* so much more of the GPU makes up for what rows overstate */
-        const uint64_t spare = stw_cost_spare(search->cost);
-        if (what == PRICED_GPU_MEMORY) (void)stw_cost_give_spare(search->cost, 0);
-        add_to_limits(search, what, bytes);
-        status = search_again(search, search->cost, what, end_s, iteration_s, err);
-        add_to_limits(search, what, -bytes);
-        (void)stw_cost_give_spare(search->cost, spare);
-        return status;
-    }
+    if (status != STW_STATUS_OK || all.n == 0) return status;
+    const stw_candidate *fastest = &all.list[all.fastest];
+    *iteration_s = fastest->seconds - fastest->rows.load_s / STW_LOAD_SPREAD;
+    return STW_STATUS_OK;
+}
+
+/* Rows stay as they are: their limits change. */
+static stw_status seconds_with_memory(const stw_price_search *search, priced what, double amount,
+                                      double end_s, double *iteration_s, stw_error *err) {
+    const int64_t bytes = (int64_t)(amount * GIB);
+    add_to_limits(search->cost, what, bytes);
+    stw_status status = search_again(search, search->cost, 2 * PRICE_WORK, end_s, iteration_s, err);
+    add_to_limits(search->cost, what, -bytes);
+    return status;
+}
+
+static stw_status seconds_with_rates(const stw_price_search *search, priced what, double end_s,
+                                     double *iteration_s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
     stw_cost *cost = NULL;
     stw_cluster cluster = *search->cost->job->cluster;
-    add_to_rates(what, &cluster);
     stw_job job = *search->cost->job; /* rates do not change how it is cut */
     job.cluster = &cluster;
+    add_to_rates(what, &cluster);
     STW_TRY(stw_cost_new(&job, search->simulate, &cost, err));
     stw_cost_limit_alike(cost, search->cost);
-    (void)stw_cost_give_spare(cost, stw_cost_spare(search->cost));
-    STW_TRY(search_again(search, cost, what, end_s, iteration_s, err));
+    stw_cost_give_spare(cost, stw_cost_spare(search->cost));
+    STW_TRY(search_again(search, cost, PRICE_WORK, end_s, iteration_s, err));
 out:
     stw_cost_free(cost);
     return status;
@@ -174,8 +150,11 @@ stw_status stw_planner_price(stw_plan *plan, const stw_price_search *search, stw
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
     for (int i = 0; i < N_PRICED; i++) {
         double iteration_s, amount = amount_of(search, (priced)i);
-        if (amount <= 0) continue;
-        STW_TRY(seconds_with(search, (priced)i, amount, end_s, &iteration_s, err));
+        if (amount <= 0 || stw_planner_now_s() >= end_s) continue;
+        if (i <= PRICED_HOST_MEMORY)
+            STW_TRY(seconds_with_memory(search, (priced)i, amount, end_s, &iteration_s, err));
+        else
+            STW_TRY(seconds_with_rates(search, (priced)i, end_s, &iteration_s, err));
         if (isnan(iteration_s)) continue;
         double change = iteration_s - search->fastest_s;
         if (change > -STW_LEAST_GAIN * search->fastest_s) change = 0;

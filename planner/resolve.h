@@ -15,8 +15,7 @@ typedef struct stw_price_search {
     double fastest_s; /* an iteration of the fastest candidate, without the load */
     stw_planner_simulate simulate;
     stw_bars bars;
-    uint64_t limit_bytes; /* of a GPU */
-    double time_limit_s;  /* of all searches together */
+    double time_limit_s; /* of all searches together */
 } stw_price_search;
 
 /** Fill plan->prices by a short search with a tenth more of each resource that the plan uses;

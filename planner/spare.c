@@ -64,47 +64,24 @@ static uint64_t find_spare(const stw_candidates *all) {
     return near && (double)most > WORTH * (double)limit ? most : 0;
 }
 
-static bool is_solved(const stw_ilp_result *result) {
-    return result->outcome == STW_MILP_OPTIMAL || result->outcome == STW_MILP_FEASIBLE;
-}
-
-/* Solve with so much to spare. @param found the candidate, or STW_NO_CANDIDATE */
-static stw_status try_spare(stw_candidates *all, uint64_t spare, double gap, stw_choice *choice,
-                            uint32_t *found, stw_ilp_result *result, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    double left = all->end_s - stw_planner_now_s();
-    stw_ilp_options options = {.time_limit_s = left < SPARE_S ? left : SPARE_S,
-                               .gap = gap,
-                               .bars = all->bars,
-                               .most_s = all->list[all->fastest].seconds};
-    *found = STW_NO_CANDIDATE;
-    result->outcome = STW_MILP_LIMIT;
-    if (left <= 0) return STW_STATUS_OK;
-    (void)stw_cost_give_spare(all->cost, spare);
-    all->over_row_bytes = all->over_walk_bytes = 0;
-    STW_TRY(stw_ilp_solve(all->cost, &options, choice, result, err));
-    if (is_solved(result)) STW_TRY(stw_candidates_add(all, choice, found, err));
-out:
-    return status;
-}
-
 stw_status stw_candidates_use_spare(stw_candidates *all, double gap, stw_ilp_result *result,
                                     stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint32_t found = STW_NO_CANDIDATE;
+    uint32_t found;
     uint64_t spare = all->simulate != NULL ? find_spare(all) : 0;
     result->outcome = STW_MILP_LIMIT;
     if (spare == 0) return STW_STATUS_OK;
-    stw_choice choice = stw_choice_new(all->cost, all->pool);
-    if (choice.acts == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
+    stw_ilp_options options = {.time_limit_s = SPARE_S, .gap = gap, .bars = all->bars};
     all->work_left += SPARE_WORK;
-    const uint64_t before = stw_cost_give_spare(all->cost, spare);
+    const uint64_t before = stw_cost_spare(all->cost);
     uint64_t least = before, most = 0; /* something was found with; nothing was */
     stw_ilp_result now;
     for (int i = 0; i < TRIES && spare > least; i++) {
-        STW_TRY(try_spare(all, spare, gap, &choice, &found, &now, err));
-        if (!is_solved(&now)) break;
+        options.most_s = all->list[all->fastest].seconds;
+        all->over_row_bytes = all->over_walk_bytes = 0;
+        stw_cost_give_spare(all->cost, spare);
+        STW_TRY(stw_candidates_solve(all, &options, &found, &now, err));
+        if (!stw_milp_has_solution(now.outcome)) break;
         uint64_t over = all->over_walk_bytes, row = all->over_row_bytes;
         if (found != STW_NO_CANDIDATE) {
             *result = now;
@@ -118,7 +95,7 @@ stw_status stw_candidates_use_spare(stw_candidates *all, double gap, stw_ilp_res
         }
         if ((double)(most - least) < WORTH * (double)limit_of(all->cost)) break;
     }
-    (void)stw_cost_give_spare(all->cost, least);
+    stw_cost_give_spare(all->cost, least);
     if (least > before) STW_TRY(stw_candidates_descend(all, err));
 out:
     return status;
@@ -151,16 +128,16 @@ stw_status stw_candidates_fit_spare(stw_candidates *all, const stw_ilp_options *
     result->outcome = STW_MILP_INFEASIBLE;
     STW_TRY(find_spare_of(all, choice, &spare, err));
     for (int i = 0; i < TRIES && spare > 0; i++) {
-        (void)stw_cost_give_spare(all->cost, spare);
+        stw_cost_give_spare(all->cost, spare);
         STW_TRY(stw_ilp_solve(all->cost, options, choice, result, err));
-        if (!is_solved(result)) break;
+        if (!stw_milp_has_solution(result->outcome)) break;
         STW_TRY(stw_candidates_walk(all, choice, &walked, err));
         if (walked <= limit_of(all->cost)) return STW_STATUS_OK;
         uint64_t row = stw_cost_forward_bytes(all->cost, choice);
         spare = row > walked && row - walked < spare ? row - walked : 0;
         result->outcome = STW_MILP_INFEASIBLE;
     }
-    (void)stw_cost_give_spare(all->cost, 0);
+    stw_cost_give_spare(all->cost, 0);
 out:
     return status;
 }

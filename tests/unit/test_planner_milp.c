@@ -202,10 +202,7 @@ static void writes_lp_files(void) {
     if (file < 0) return;
     uint32_t first = 0;
     stw_milp *milp = knapsack(&first);
-    double values[3];
-    stw_milp_result result;
-    stw_milp_options options = {.time_limit_s = 10, .write_lp = path};
-    CHECK_OK(stw_milp_solve(milp, &options, values, &result, err));
+    CHECK_OK(stw_milp_write_lp(milp, path, err));
     char text[4096] = {0};
     ssize_t n = read(file, text, sizeof text - 1);
     CU_ASSERT(n > 0);
@@ -214,8 +211,7 @@ static void writes_lp_files(void) {
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "Generals"));
     close(file);
     unlink(path);
-    options.write_lp = "/nonexistent/folder/problem.lp";
-    CHECK_FAILS(stw_milp_solve(milp, &options, values, &result, err), STW_STATUS_IO,
+    CHECK_FAILS(stw_milp_write_lp(milp, "/nonexistent/folder/problem.lp", err), STW_STATUS_IO,
                 "/nonexistent/folder");
     stw_milp_free(milp);
 }
