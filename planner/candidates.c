@@ -8,12 +8,6 @@
 #include "planner/clock.h"
 #include "planner/reading.h"
 
-/* From this share of the GPU on headroom counts, in steps. */
-static const double FULL_SHARE = 0.92, FULL_STEP = 0.03;
-
-/* What is moved counts in steps of this share. */
-static const double MOVED_STEP = 0.02;
-
 /* Seconds that differ by less than this share of the fastest are the same. */
 static const double SAME_SECONDS = 1e-3;
 
@@ -244,51 +238,20 @@ stw_status stw_candidates_solve_quickly(stw_candidates *all, const stw_bars *bar
 
 /* ---- the choice ---- */
 
-double stw_candidates_fullness(const stw_candidates *all, const stw_evaluation *rows) {
-    uint64_t memory = all->cost->job->cluster->gpu.memory_bytes;
-    double share = memory > 0 ? (double)rows->gpu_bytes / (double)memory : 0;
-    return share > FULL_SHARE ? ceil((share - FULL_SHARE) / FULL_STEP) : 0;
-}
-
-/* The share of state that is not wholly on the GPU and of blocks that do not keep their
- * activations, in steps. */
-static double moved(const stw_candidates *all, const stw_candidate *candidate) {
-    const stw_cost *cost = all->cost;
-    double units = 0, blocks = 0, n = 0;
-    for (uint32_t p = 0; p < cost->n_places; p++)
-        if (level_of_place(&cost->places[p]) > 0) units += candidate->choice.units[p];
-    for (uint32_t a = 0; a < cost->n_acts; a++) {
-        n += candidate->choice.acts[a];
-        if (cost->acts[a].act != STW_ACT_KEEP) blocks += candidate->choice.acts[a];
-    }
-    double share = units / cost->n_units + (n > 0 ? blocks / n : 0);
-    return ceil(share / MOVED_STEP);
-}
-
 static uint64_t ring_bytes(const stw_cost *cost, const stw_choice *choice) {
     if (stw_choice_uses(cost, choice) == 0) return 0;
     const stw_cost_ring *ring = &cost->rings[choice->ring];
-    return stw_times(ring->depth, ring->bucket_bytes > 0 ? ring->bucket_bytes : 1);
+    return stw_times(ring->depth, stw_max_u64(ring->bucket_bytes, 1));
 }
 
-/* Policies first, then headroom where it counts, then what is moved, speed, the ring and host
- * memory. */
+/* The plainest; of those alike the fastest, and of those as fast the one with the smallest ring. */
 static bool preferred(const stw_candidates *all, const stw_candidate *a, const stw_candidate *b) {
-    double least = all->list[all->fastest].seconds, step = SAME_SECONDS * least;
-    int plain = stw_plainness_compare(&a->plain, &b->plain);
+    const double step = SAME_SECONDS * all->list[all->fastest].seconds;
+    const int plain = stw_plainness_compare(&a->plain, &b->plain);
     if (plain != 0) return plain < 0;
-    double full_a = stw_candidates_fullness(all, &a->rows);
-    double full_b = stw_candidates_fullness(all, &b->rows);
-    if (full_a != full_b) return full_a < full_b;
-    double moved_a = moved(all, a), moved_b = moved(all, b);
-    if (moved_a != moved_b) return moved_a < moved_b;
-    double seconds_a = floor((a->seconds - least) / step);
-    double seconds_b = floor((b->seconds - least) / step);
-    if (seconds_a != seconds_b) return seconds_a < seconds_b;
+    if (fabs(a->seconds - b->seconds) > step) return a->seconds < b->seconds;
     uint64_t ring_a = ring_bytes(all->cost, &a->choice), ring_b = ring_bytes(all->cost, &b->choice);
-    if (ring_a != ring_b) return ring_a < ring_b;
-    if (a->rows.host_bytes != b->rows.host_bytes) return a->rows.host_bytes < b->rows.host_bytes;
-    return a->seconds < b->seconds;
+    return ring_a != ring_b ? ring_a < ring_b : a->seconds < b->seconds;
 }
 
 uint32_t stw_candidates_choose(const stw_candidates *all) {

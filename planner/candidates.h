@@ -63,9 +63,7 @@ STW_MUST_USE stw_status stw_candidates_solve_quickly(stw_candidates *all, const 
 /** Bytes of the GPU in forward and backward, walked. */
 STW_MUST_USE stw_status stw_candidates_walk(stw_candidates *all, const stw_choice *choice,
                                             uint64_t *forward_bytes, stw_error *err);
-/** How full the GPU is, in steps that count; 0: far enough from the limit. */
-double stw_candidates_fullness(const stw_candidates *all, const stw_evaluation *rows);
-/** The plainest candidate within STW_PLAIN_SLACK of the fastest. */
+/** The plainest candidate within STW_PLAIN_SLACK of the fastest; of those alike the fastest. */
 uint32_t stw_candidates_choose(const stw_candidates *all);
 
 /** Take one out of what is chosen from: not the first one. */

@@ -96,11 +96,6 @@ static double row_seconds(const stw_cost *cost, const stw_time_row *row, const s
     return seconds;
 }
 
-double stw_cost_row_seconds(const stw_cost *cost, const stw_time_row *row,
-                            const stw_choice *choice) {
-    return row_seconds(cost, row, choice, stw_choice_uses(cost, choice));
-}
-
 uint64_t stw_cost_row_limit(const stw_byte_row *row) {
     if (row->limit_bytes == UINT64_MAX) return UINT64_MAX;
     uint64_t bytes = row->limit_bytes + row->spare_bytes;

@@ -145,10 +145,8 @@ uint32_t stw_choice_update_units(const stw_cost *cost, const stw_choice *choice,
 bool stw_choice_keeps_shares(const stw_cost *cost, const stw_choice *choice);
 /** Which ring uses a choice fills: bit u. */
 uint32_t stw_choice_uses(const stw_cost *cost, const stw_choice *choice);
-/** Bytes of one row, seconds of one row, and everything together. */
+/** Bytes of one row. */
 uint64_t stw_cost_row_bytes(const stw_cost *cost, const stw_byte_row *row,
-                            const stw_choice *choice);
-double stw_cost_row_seconds(const stw_cost *cost, const stw_time_row *row,
                             const stw_choice *choice);
 /** A lower bound of the objective: seconds of the best choice for each row alone, bytes aside. */
 double stw_cost_least_seconds(const stw_cost *cost);

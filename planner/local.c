@@ -70,28 +70,19 @@ static bool keep_if_better(const descent *d, stw_unit_move back, uint32_t *numbe
     return false;
 }
 
-static bool sweep_units(const descent *d, uint32_t most) {
-    bool any = false;
-    uint32_t n = d->cost->n_places;
-    for (uint32_t from = 0; from < n; from++)
-        for (uint32_t to = 0; to < n; to++)
-            for (uint32_t k = d->cost->whole ? d->cost->n_units : most; k > 0; k /= 2) {
-                const stw_unit_move move = {from, to, k};
-                if (!stw_move_units(d->cost, d->bars, &move, d->choice)) continue;
-                any = keep_if_better(d, (stw_unit_move){to, from, k}, d->choice->units) || any;
-            }
-    return any;
-}
+typedef bool move_function(const stw_cost *cost, const stw_bars *bars, const stw_unit_move *move,
+                           stw_choice *choice);
 
-static bool sweep_blocks(const descent *d, uint32_t most) {
+/* @param n numbers between which `move` moves, at most so many at a time */
+static bool sweep(const descent *d, move_function *move, uint32_t *numbers, uint32_t n,
+                  uint32_t most) {
     bool any = false;
-    uint32_t n = d->cost->n_acts;
     for (uint32_t from = 0; from < n; from++)
         for (uint32_t to = 0; to < n; to++)
             for (uint32_t k = most; k > 0; k /= 2) {
-                const stw_unit_move move = {from, to, k};
-                if (!stw_move_blocks(d->cost, d->bars, &move, d->choice)) continue;
-                any = keep_if_better(d, (stw_unit_move){to, from, k}, d->choice->acts) || any;
+                const stw_unit_move there = {from, to, k}, back = {to, from, k};
+                if (!move(d->cost, d->bars, &there, d->choice)) continue;
+                any = keep_if_better(d, back, numbers) || any;
             }
     return any;
 }
@@ -107,12 +98,13 @@ static void try_loads(const descent *d) {
 void stw_choice_descend(const stw_cost *cost, const stw_bars *bars, uint32_t most,
                         stw_choice *choice, stw_evaluation *evaluation) {
     const descent d = {cost, bars, choice, evaluation};
+    const uint32_t units = cost->whole ? cost->n_units : most;
     stw_cost_evaluate(cost, choice, evaluation);
     try_loads(&d);
     bool any = true;
-    for (int sweep = 0; any && sweep < MOST_SWEEPS; sweep++) {
-        any = sweep_units(&d, most);
-        any = sweep_blocks(&d, most) || any;
+    for (int i = 0; any && i < MOST_SWEEPS; i++) {
+        any = sweep(&d, stw_move_units, choice->units, cost->n_places, units);
+        any = sweep(&d, stw_move_blocks, choice->acts, cost->n_acts, most) || any;
     }
     try_loads(&d);
 }
