@@ -12,8 +12,8 @@ static const uint64_t MAX_NODE_DOUBLINGS = 10, MAX_NODE_FACTOR = 1ull << 10;
 static const uint64_t DISK_STEP_GIB = 100, MOST_DISK_STEPS = 160;
 static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
 
-#define MOST_CHANGES 4 /* of a step */
-#define MAX_CUT 16     /* ranks, and experts of each kind of block */
+#define MOST_CHANGES STW_MAX_FIX_CHANGES /* of a step */
+#define MAX_CUT 16                       /* ranks, and experts of each kind of block */
 
 /* Counts of GiB and tokens change by one part of so many where others may be at risk. */
 enum { FURTHER_PART = 12 };
@@ -69,15 +69,43 @@ static bool is_word(const stw_run_spec *run, const char *key, const char *word) 
     return same;
 }
 
+static bool is_among(const stw_change *changes, uint32_t n, const char *key) {
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(changes[i].key, key) == 0) return true;
+    return false;
+}
+
+/* The next of "KEY=VALUE KEY=VALUE". @param words in and out @return false: there is none */
+static bool next_word(const char **words, stw_change *out) {
+    if (*words == NULL || **words == '\0') return false;
+    const char *equals = strchr(*words, '='), *end = equals + strcspn(equals, " ");
+    snprintf(out->key, sizeof out->key, "%.*s", (int)(equals - *words), *words);
+    snprintf(out->value, sizeof out->value, "%.*s", (int)(end - equals - 1), equals + 1);
+    *words = *end == ' ' ? end + 1 : end;
+    return true;
+}
+
+/* A trial sets the micro batches by itself. */
+static uint32_t layout_changes(const stw_knob *k, uint64_t i, stw_change *out) {
+    const char *words = stw_layout_step_words(k, i);
+    uint32_t n = 0;
+    while (n < MOST_CHANGES && next_word(&words, &out[n]))
+        n += strcmp(out[n].key, "batch.grad_accumulation") != 0;
+    return n;
+}
+
 /* What a step changes. @param out room for MOST_CHANGES @return how many */
 static uint32_t changes_of(const stw_knob *k, uint64_t i, stw_change *out) {
     uint64_t value = k->from;
+    if (i == 0) return 0;
     switch (k->kind) {
     case STW_KNOB_WORD:
         set_text(out, k->key, k->word);
         return 1;
     case STW_KNOB_PARK:
         return park_changes(k, i, out);
+    case STW_KNOB_LAYOUT:
+        return layout_changes(k, i, out);
     case STW_KNOB_NODES:
     case STW_KNOB_GIB:
         value = (k->from / k->step + i) * k->step;
@@ -118,6 +146,7 @@ bool stw_mix_go_on(stw_mix *mix) {
 /* By how many doublings, or words, a step is from the run. */
 static double amount_of(const stw_knob *k, uint64_t i) {
     stw_change to[MOST_CHANGES];
+    if (k->kind == STW_KNOB_LAYOUT) return stw_layout_step_amount(k, i);
     const uint32_t n = changes_of(k, i, to);
     if (k->kind == STW_KNOB_WORD || k->kind == STW_KNOB_PARK) return n;
     const double from = (double)k->from / (k->kind == STW_KNOB_SHARE ? SHARES : 1);
@@ -130,22 +159,11 @@ double stw_mix_amount(const stw_mix *mix) {
     return amount;
 }
 
-static bool is_among(const stw_change *changes, uint32_t n, const char *key) {
-    for (uint32_t i = 0; i < n; i++)
-        if (strcmp(changes[i].key, key) == 0) return true;
-    return false;
-}
-
 /* Settings that go with a knob, which the run and other changes do not say. */
 static uint32_t add_with(const stw_plan *plan, const char *with, stw_change *out, uint32_t n) {
-    for (const char *at = with; at != NULL && *at != '\0' && n < STW_MAX_MIX_CHANGES;) {
-        stw_change c;
-        const char *equals = strchr(at, '='), *end = equals + strcspn(equals, " ");
-        snprintf(c.key, sizeof c.key, "%.*s", (int)(equals - at), at);
-        snprintf(c.value, sizeof c.value, "%.*s", (int)(end - equals - 1), equals + 1);
+    stw_change c;
+    while (n < STW_MAX_MIX_CHANGES && next_word(&with, &c))
         if (!is_among(out, n, c.key) && !is_word(&plan->run, c.key, c.value)) out[n++] = c;
-        at = *end == ' ' ? end + 1 : end;
-    }
     return n;
 }
 

@@ -18,13 +18,16 @@
 /* Operations of the programs that trials walk, and of those that plan what was found to the end:
  * second or two each. */
 #define SEARCH_WORK 30000000
-#define VERIFY_WORK 100000000
+#define VERIFY_WORK 160000000
 
 /* Nodes that take less than this share off what is over are no help. */
 static const double HELPS = 0.02;
 
 /* Values of a key that are planned after one that is at risk. */
 enum { SAFER_TRIES = 2 };
+
+/* Layouts of one combination that are tried before it counts as not enough. */
+enum { LAYOUT_TRIES = 3 };
 
 /* From nodes that are at risk to such as are not. */
 #define FURTHER 4
@@ -154,13 +157,50 @@ out:
     return status;
 }
 
-/* Steps of what cuts something over the ranks that there are. */
-static void follow(const stw_plan *plan, stw_mix *mix, uint64_t factor) {
-    const uint64_t ranks = stw_times(plan->job->world, factor);
-    for (uint32_t i = 0; i < mix->n; i++)
-        for (const stw_knob *k = mix->knobs[i]; k->follows_nodes && mix->steps[i] < k->n &&
-                                                ranks % (k->from << (mix->steps[i] + 1)) == 0;)
+/* The widest of a combination of layouts that fits, of LAYOUT_TRIES that the specs admit; the least
+ * over where none fits. */
+static stw_status try_widest(const stw_fix_search *search, stw_mix *mix, uint32_t at,
+                             stw_tried *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t best = 0;
+    *out = (stw_tried){STW_TRIAL_REFUSED, INFINITY};
+    mix->steps[at] = mix->knobs[at]->n;
+    for (int tries = 0; mix->steps[at] > 0 && tries < LAYOUT_TRIES && out->is < STW_TRIAL_FITS;
+         mix->steps[at]--) {
+        stw_tried here;
+        STW_TRY(try_mix(search, mix, &here, err));
+        tries += here.is != STW_TRIAL_REFUSED;
+        if (here.is < out->is || (here.is == out->is && here.over_share >= out->over_share))
+            continue;
+        best = mix->steps[at];
+        *out = here;
+    }
+    mix->steps[at] = best;
+out:
+    return status;
+}
+
+/* Try a mix with so many times the nodes, with layouts of theirs, and steps of what cuts something
+ * over the ranks that there are then. */
+static stw_status try_nodes_times(const stw_fix_search *search, stw_mix *mix, uint32_t nodes,
+                                  uint64_t factor, stw_tried *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint64_t ranks = stw_times(search->plan->job->world, factor);
+    mix->steps[nodes] = mix->knobs[nodes]->from * (factor - 1);
+    for (uint32_t i = 0; i < mix->n; i++) {
+        stw_knob *k = mix->knobs[i];
+        if (k->kind == STW_KNOB_LAYOUT) {
+            STW_TRY(stw_knob_of_layouts(search->plan, mix->knobs[nodes]->from * factor, k, err));
+            status = try_widest(search, mix, i, out, err);
+            goto out;
+        }
+        while (k->follows_nodes && mix->steps[i] < k->n &&
+               ranks % (k->from << (mix->steps[i] + 1)) == 0)
             mix->steps[i]++;
+    }
+    status = try_mix(search, mix, out, err);
+out:
+    return status;
 }
 
 /* Counts of machines fit or not by powers of two first: those divide what the others may not. Where
@@ -173,9 +213,7 @@ static stw_status double_nodes(const stw_fix_search *search, stw_mix *mix, uint3
     double before = INFINITY;
     uint64_t most = nodes->n;
     for (uint64_t factor = 2; nodes->from * (factor - 1) <= most; factor *= 2) {
-        mix->steps[k] = nodes->from * (factor - 1);
-        follow(search->plan, mix, factor);
-        STW_TRY(try_mix(search, mix, out, err));
+        STW_TRY(try_nodes_times(search, mix, k, factor, out, err));
         if (out->is >= want) break;
         *low = mix->steps[k];
         if (out->is == STW_TRIAL_AT_RISK) most = stw_min_u64(most, FURTHER * nodes->from * factor);
@@ -419,13 +457,96 @@ out:
     return status;
 }
 
+/* ---- layouts of ranks ---- */
+
+/* Single ways, pairs, and all three; none whose part was enough. */
+static stw_status try_ways(stw_fix_search *search, const stw_rank_layouts *layouts,
+                           const stw_mix *beside, stw_error *err) {
+    static const unsigned order[] = {1, 2, 4, 3, 5, 6, 7};
+    enum { N = sizeof order / sizeof order[0] };
+    stw_status status = STW_STATUS_OK;
+    unsigned found[N], n_found = 0;
+    for (int i = 0; i < N; i++) {
+        bool covered = false;
+        stw_tried tried;
+        stw_mix mix = {0};
+        stw_knob *k = stw_pool_array(search->plan->pool, 1, sizeof *k);
+        if (k == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory"));
+        for (unsigned f = 0; f < n_found; f++) covered |= (found[f] & order[i]) == found[f];
+        if (covered) continue;
+        STW_TRY(stw_knob_of_ways(search->plan, layouts, order[i], k, err));
+        put(&mix, k, 0);
+        for (uint32_t b = 0; b < beside->n; b++)
+            if (beside->steps[b] > 0) put(&mix, beside->knobs[b], beside->steps[b]);
+        STW_TRY(try_widest(search, &mix, 0, &tried, err));
+        if (tried.is < STW_TRIAL_AT_RISK) continue;
+        STW_TRY(fewest(search, &mix, 0, 0, &tried.is, err));
+        STW_TRY(note(&search->found, &mix, tried.is, err));
+        if (tried.is == STW_TRIAL_FITS) found[n_found++] = order[i];
+    }
+out:
+    return status;
+}
+
+/* All layouts with settings, on the fewest nodes with which some are at risk, and fit.
+ * @param words of the engine; those that are not needed go
+ * @param fewest_steps of nodes that fit; in: which must be fewer; out: UINT64_MAX where none do */
+static stw_status try_layouts_with(stw_fix_search *search, const stw_mix *words,
+                                   uint64_t *fewest_steps, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_tried tried;
+    stw_knob all = {.kind = STW_KNOB_LAYOUT, .key = "", .why = ""}, *nodes = NULL;
+    uint64_t low;
+    stw_mix mix = *words;
+    for (uint32_t i = 0; i < search->knobs.n; i++)
+        if (search->knobs.list[i].kind == STW_KNOB_NODES) nodes = &search->knobs.list[i];
+    put(&mix, nodes, 0);
+    put(&mix, &all, 0);
+    const uint32_t at = mix.n - 2;
+    const uint64_t before = *fewest_steps;
+    *fewest_steps = UINT64_MAX;
+    STW_TRY(try_nodes_times(search, &mix, at, 1, &tried, err));
+    for (stw_trial want = STW_TRIAL_AT_RISK; want <= STW_TRIAL_FITS; want++) {
+        if (tried.is < want) STW_TRY(double_nodes(search, &mix, at, want, &tried, &low, err));
+        if (tried.is < want || mix.steps[at] >= before) break;
+        stw_mix beside = mix;
+        STW_TRY(leave_out(search, &beside, &tried.is, err));
+        for (uint32_t k = beside.n; k-- > 0;)
+            if (beside.knobs[k] == &all) take_out(&beside, k);
+        STW_TRY(try_ways(search, all.layouts, &beside, err));
+        if (tried.is == STW_TRIAL_FITS) *fewest_steps = mix.steps[at];
+        if (tried.is == STW_TRIAL_FITS) break;
+    }
+out:
+    return status;
+}
+
+/* Layouts, and such with the engine's words where these do with fewer nodes. */
+static stw_status try_layouts(stw_fix_search *search, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_mix words = {0};
+    uint64_t steps = UINT64_MAX;
+    STW_TRY(try_layouts_with(search, &words, &steps, err));
+    for (uint32_t i = 0; i < search->knobs.n && steps > 0; i++) {
+        stw_knob *k = &search->knobs.list[i];
+        bool admitted = false;
+        if (k->kind != STW_KNOB_WORD || k->reach != STW_REACH_SETTING) continue;
+        put(&words, k, 1);
+        STW_TRY(admits(search, &words, &admitted, err));
+        if (!admitted) words.n--;
+    }
+    if (words.n > 0) STW_TRY(try_layouts_with(search, &words, &steps, err));
+out:
+    return status;
+}
+
 /* ---- what is told ---- */
 
 /* The keys that were tried, each once: "parallel.cp, batch.seq_len, nodes". */
 static stw_status note_tried(const stw_fix_search *search, stw_error *err) {
     stw_text keys = STW_TEXT_INIT;
     if (search->layouts)
-        stw_text_printf(&keys, "parallel.tp, parallel.pp, parallel.ep, their combinations, nodes");
+        stw_text_printf(&keys, "parallel.tp, parallel.pp, parallel.ep, their combinations");
     for (uint32_t i = 0; i < search->knobs.n; i++) {
         const stw_knob *k = &search->knobs.list[i];
         bool again = false;
@@ -503,11 +624,11 @@ static stw_status verify(stw_fix_search *search, const stw_fix_judge *judge, stw
         stw_found found = all->list[i];
         STW_TRY(stw_fix_verify(search->trials, &found.fix, judge, &is, err));
         if (is == STW_TRIAL_AT_RISK) STW_TRY(try_segments(search, judge, &found.fix, &is, err));
-        if (is != STW_TRIAL_UNFIT) all->list[n++] = found;
+        /* without a plan it is told where there is no other */
+        if (is >= STW_TRIAL_AT_RISK || (is == STW_TRIAL_REFUSED && n == 0)) all->list[n++] = found;
     }
     all->n = n;
     stw_fixes_sort(all);
-    search->trials->work_left = VERIFY_WORK;
     for (uint32_t i = 0; i < all->n; i++)
         if (all->list[i].fix.at_risk && all->list[i].fix.iteration_s > 0)
             STW_TRY(try_safer(search, judge, &all->list[i], err));
@@ -520,7 +641,8 @@ static stw_status search_all(stw_fix_search *search, const stw_fix_judge *judge,
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = search->plan;
     stw_knobs_of(plan, &search->knobs);
-    STW_TRY(stw_fix_layouts(search, err));
+    search->layouts = stw_fix_has_layouts(plan);
+    if (search->layouts) STW_TRY(try_layouts(search, err));
     STW_TRY(try_alone(search, err));
     STW_TRY(try_together(search, err));
     STW_TRY(note_tried(search, err));

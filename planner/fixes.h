@@ -5,6 +5,7 @@
 #define STW_PLANNER_FIXES_H
 
 #include "plan/files/plan.h"
+#include "planner/layouts_list.h"
 #include "planner/resolve.h"
 
 typedef struct stw_change {
@@ -109,8 +110,17 @@ typedef enum stw_knob_kind {
     STW_KNOB_GIB,
     STW_KNOB_DOUBLE,
     STW_KNOB_SHARE,
-    STW_KNOB_PARK
+    STW_KNOB_PARK,
+    STW_KNOB_LAYOUT /* of ranks (fix_layout.c) */
 } stw_knob_kind;
+
+/* Layouts of ranks on some nodes, the narrowest cuts first. */
+typedef struct stw_rank_layouts {
+    stw_pool *pool;
+    stw_cluster cluster;
+    stw_run_spec run;
+    stw_layout_list list; /* n 0: there are none */
+} stw_rank_layouts;
 
 typedef struct stw_knob {
     const char *key, *why;
@@ -119,7 +129,9 @@ typedef struct stw_knob {
     const char *word;
     const char *with;         /* "KEY=VALUE ..." that go with it, unless another change sets them */
     const char *const *words; /* of PARK, in their order: keys that become host */
-    uint64_t from, step, n;   /* steps 1 to n */
+    const stw_rank_layouts *layouts;
+    const uint32_t *chosen; /* [n] of the layouts */
+    uint64_t from, step, n; /* steps 1 to n */
     uint64_t whole;
     uint64_t last;      /* of the steps that the specs admit; 0: none, or not known yet */
     bool alone;         /* is never part of a combination */
@@ -157,6 +169,20 @@ void stw_knobs_of(const stw_plan *plan, stw_knobs *out);
 bool stw_knob_of_limit(const stw_plan *plan, const char *resource, uint64_t most_gib,
                        stw_knob *out);
 
+/* ---- layouts of ranks (fix_layout.c) ---- */
+
+/** Does the engine cut layers and stages? */
+bool stw_fix_has_layouts(const stw_plan *plan);
+/** A knob of all layouts on `nodes`, of which it may have none. */
+STW_MUST_USE stw_status stw_knob_of_layouts(const stw_plan *plan, uint64_t nodes, stw_knob *out,
+                                            stw_error *err);
+/** A knob of those that turn just these ways: 1 tensor, 2 pipeline, 4 expert parallelism. */
+STW_MUST_USE stw_status stw_knob_of_ways(const stw_plan *plan, const stw_rank_layouts *layouts,
+                                         unsigned ways, stw_knob *out, stw_error *err);
+/** "parallel.tp=2 parallel.ep=8" and how far it is from the run, of step i. */
+const char *stw_layout_step_words(const stw_knob *k, uint64_t i);
+double stw_layout_step_amount(const stw_knob *k, uint64_t i);
+
 /* ---- the search (fixes.c) ---- */
 
 typedef struct stw_fix_search {
@@ -164,10 +190,7 @@ typedef struct stw_fix_search {
     stw_trials *trials;
     stw_knobs knobs;
     stw_found_list found;
-    bool layouts; /* layouts of ranks were tried */
+    bool layouts; /* of ranks are knobs */
 } stw_fix_search;
-
-/** Note layouts of ranks that fit, with an engine that cuts layers and stages. (fix_layout.c) */
-STW_MUST_USE stw_status stw_fix_layouts(stw_fix_search *search, stw_error *err);
 
 #endif
