@@ -14,18 +14,12 @@ static stw_status no_memory(stw_error *err) {
 /* ---- programs ---- */
 
 stw_stream stw_stream_opposite(stw_stream stream) {
-    switch (stream) {
-    case STW_STREAM_H2D:
-        return STW_STREAM_D2H;
-    case STW_STREAM_D2H:
-        return STW_STREAM_H2D;
-    case STW_STREAM_TO_CPU:
-        return STW_STREAM_FROM_CPU;
-    case STW_STREAM_FROM_CPU:
-        return STW_STREAM_TO_CPU;
-    default:
-        return stream;
-    }
+    static const stw_stream pairs[][2] = {{STW_STREAM_H2D, STW_STREAM_D2H},
+                                          {STW_STREAM_TO_CPU, STW_STREAM_FROM_CPU}};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        for (int side = 0; side < 2; side++)
+            if (pairs[i][side] == stream) return pairs[i][1 - side];
+    return stream;
 }
 
 stw_status stw_simple_build(const stw_simple *simple, stw_layout **layout, stw_program **program,
@@ -126,69 +120,41 @@ static void note_locked(const stw_job *job, const stw_peak *host, stw_instant at
     *all = stw_max_u64(*all, host->page_locked - staging);
 }
 
-static stw_instant instant_of(stw_phase phase) {
-    switch (phase) {
-    case STW_PHASE_LOAD:
-        return STW_AT_LOAD;
-    case STW_PHASE_FORWARD_BACKWARD:
-        return STW_AT_BACKWARD;
-    case STW_PHASE_FIRST_OPTIMIZER_STEP:
-    case STW_PHASE_OPTIMIZER_STEP:
-        return STW_AT_STEP;
-    case STW_PHASE_LOG_PROB:
-        return STW_AT_LOG_PROB;
-    case STW_PHASE_WEIGHT_SYNC:
-        return STW_AT_WEIGHT_SYNC;
-    case STW_PHASE_ROLLOUT:
-        return STW_AT_ROLLOUT;
-    default:
-        return STW_AT_CHECKPOINT;
-    }
-}
-
 stw_phase stw_instant_phase(stw_instant at) {
-    switch (at) {
-    case STW_AT_LOG_PROB:
-        return STW_PHASE_LOG_PROB;
-    case STW_AT_WEIGHT_SYNC:
-        return STW_PHASE_WEIGHT_SYNC;
-    case STW_AT_ROLLOUT:
-        return STW_PHASE_ROLLOUT;
-    case STW_AT_OTHERS:
-        return STW_PHASE_FORWARD_BACKWARD;
-    default:
-        return STW_PHASE_CHECKPOINT;
-    }
+    static const stw_phase phases[STW_N_INSTANTS] = {[STW_AT_LOAD] = STW_PHASE_LOAD,
+                                                     [STW_AT_REST] = STW_N_PHASES,
+                                                     [STW_AT_BACKWARD] = STW_PHASE_FORWARD_BACKWARD,
+                                                     [STW_AT_STEP] = STW_PHASE_OPTIMIZER_STEP,
+                                                     [STW_AT_LOG_PROB] = STW_PHASE_LOG_PROB,
+                                                     [STW_AT_WEIGHT_SYNC] = STW_PHASE_WEIGHT_SYNC,
+                                                     [STW_AT_ROLLOUT] = STW_PHASE_ROLLOUT,
+                                                     [STW_AT_CHECKPOINT] = STW_PHASE_CHECKPOINT,
+                                                     [STW_AT_OTHERS] = STW_PHASE_FORWARD_BACKWARD};
+    return phases[at];
 }
 
-/* Staging of the load may hide what comes after it: every moment counts. */
-static void note_load(const stw_layout *layout, const stw_program *program, stw_byte_reading *out) {
+static stw_instant instant_of(stw_phase phase) {
+    int at = STW_AT_LOAD;
+    if (phase == STW_PHASE_FIRST_OPTIMIZER_STEP) return STW_AT_STEP;
+    while (at < STW_AT_CHECKPOINT && stw_instant_phase((stw_instant)at) != phase) at++;
+    return (stw_instant)at;
+}
+
+/* Moments that no peak shows: staging of the load may hide what comes after it, and what other
+ * roles train on the trainer's GPUs holds the same whatever is decided for its blocks. */
+static void note_moments(const stw_layout *layout, const stw_program *program,
+                         stw_byte_reading *out) {
     stw_live live = {0};
     for (uint32_t m = 0; m < program->n_movements; m++) {
         const stw_movement *movement = &program->movements[m];
-        for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
-            const stw_op *op = &program->ops[i];
-            stw_live_apply(&live, op);
-            if (movement->phase == STW_PHASE_LOAD && op->kind == STW_OP_ALLOC)
-                note(layout, live.bytes[op->to], STW_AT_LOAD, op->to, out);
-        }
-    }
-}
-
-/* What other roles train on the trainer's GPUs holds the same whatever is decided for its blocks.
- */
-static void note_others(const stw_layout *layout, const stw_program *program,
-                        stw_byte_reading *out) {
-    stw_live live = {0};
-    for (uint32_t m = 0; m < program->n_movements; m++) {
-        const stw_movement *movement = &program->movements[m];
+        const bool load = movement->phase == STW_PHASE_LOAD;
         const bool other =
             movement->role_number != 0 && movement->phase == STW_PHASE_FORWARD_BACKWARD;
         for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
             const stw_op *op = &program->ops[i];
             stw_live_apply(&live, op);
-            if (other && op->kind == STW_OP_ALLOC)
-                note(layout, live.bytes[op->to], STW_AT_OTHERS, op->to, out);
+            if ((load || other) && op->kind == STW_OP_ALLOC)
+                note(layout, live.bytes[op->to], load ? STW_AT_LOAD : STW_AT_OTHERS, op->to, out);
         }
         if (other) out->instants |= 1u << STW_AT_OTHERS;
     }
@@ -216,8 +182,7 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
     out->page_tables = out->context_bytes > job->cluster->gpu.context_bytes;
     if (out->page_tables) out->context_bytes -= stw_page_table_bytes(job, layout);
 
-    note_load(layout, program, out);
-    note_others(layout, program, out);
+    note_moments(layout, program, out);
     stw_peaks peaks;
     stw_program_walk(program, &peaks);
     for (int p = 0; p < STW_N_PHASES; p++) {

@@ -77,7 +77,7 @@ typedef struct stw_byte_reading {
     uint32_t rings;    /* of the layout: bit stw_ring_kind */
 } stw_byte_reading;
 
-/** The phase whose peak an instant from STW_AT_LOG_PROB on is. */
+/** The phase whose peak an instant is; STW_N_PHASES: of none. */
 stw_phase stw_instant_phase(stw_instant at);
 
 void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_program *program,
