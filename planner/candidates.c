@@ -181,6 +181,11 @@ static bool walk_fits(stw_candidates *all, const stw_candidate *candidate) {
     return true;
 }
 
+void stw_candidates_evaluate(stw_candidates *all, const stw_choice *choice, stw_evaluation *out) {
+    stw_cost_evaluate(all->cost, choice, out);
+    count_work(all, EVALUATION_WORK);
+}
+
 stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uint32_t *index,
                               stw_error *err) {
     stw_evaluation rows;
@@ -190,8 +195,7 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
             if (index != NULL) *index = i;
             return STW_STATUS_OK;
         }
-    stw_cost_evaluate(all->cost, choice, &rows);
-    count_work(all, EVALUATION_WORK);
+    stw_candidates_evaluate(all, choice, &rows);
     if (!rows.fits || !stw_choice_keeps_bars(all->cost, choice, &all->bars)) return STW_STATUS_OK;
     if (all->n > 0 && !stw_candidates_go_on(all)) return STW_STATUS_OK;
     stw_candidate *candidate = append(all, choice);

@@ -45,6 +45,8 @@ stw_plainness stw_choice_plainness(const stw_cost *cost, const stw_choice *choic
 int stw_plainness_compare(const stw_plainness *a, const stw_plainness *b);
 /** Is there work and time left? */
 bool stw_candidates_go_on(const stw_candidates *all);
+/** By the rows. */
+void stw_candidates_evaluate(stw_candidates *all, const stw_choice *choice, stw_evaluation *out);
 /** Compare one more choice. Where rows have bytes to spare, its walk must fit as well; if it does
  * not, over_row_bytes and over_walk_bytes say what rows and walk need in forward and backward.
  * @param index out, may be NULL: the candidate, STW_NO_CANDIDATE where it does not fit, is barred,

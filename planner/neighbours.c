@@ -10,23 +10,25 @@
 /* Neighbours that are simulated before a candidate counts as the best around. */
 #define TRIES 40
 
-/* Of one kind of move so many are tried before the next of another kind. */
+/* Of moves that differ in their amount alone so many are tried before the next of others. */
 #define EACH 2
 
-/* Neighbours must be faster by this share, and their rows not slower by that one. Rows of offloaded
- * blocks are off by more than others. */
+/* Neighbours must be faster by this share, and their rows not slower by the others. Rows of
+ * offloaded blocks are off by more than others, and know little of what rings do in caches. */
 static const double LEAST_GAIN = 2e-4, MOST_LOSS = 0.03, MOST_LOSS_OFFLOADED = 0.1,
                     MOST_LOSS_OF_OPTION = 0.2;
 
 /* Load methods as fast as the centre's may take less memory. */
 static const double SAME_LOAD = 1e-6;
 
+typedef enum move_kind { UNITS, BLOCKS, RING, LOAD } move_kind;
+
 typedef struct neighbour {
-    stw_choice choice;
-    double guess_s; /* the candidate's seconds and the difference of the rows */
+    move_kind kind;
+    stw_unit_move move;
+    double guess_s; /* the centre's seconds and the difference of the rows */
     uint32_t order; /* in which it was found */
-    uint32_t move;  /* what its first move does, without the amount */
-    uint32_t rank;  /* among those with the same move */
+    uint32_t rank;  /* among those with the same move, in steps */
 } neighbour;
 
 typedef struct around {
@@ -35,94 +37,81 @@ typedef struct around {
     const stw_candidate *centre;
     stw_pool *pool;
     stw_choice now;
-    uint32_t move; /* that led to `now` */
-    bool offloads; /* it offloads blocks */
+    neighbour last; /* what led to the centre */
     neighbour *list;
     uint32_t n;
     size_t room;
-    bool out_of_memory;
 } around;
 
-static bool evaluate(around *a, const stw_choice *choice, stw_evaluation *e) {
-    stw_cost_evaluate(a->all->cost, choice, e);
-    a->all->work_left -= a->all->work_left > 4 ? 4 : a->all->work_left;
-    return e->fits;
+/* Makes a->now the neighbour; false where it is none. */
+static bool go_to(around *a, move_kind kind, const stw_unit_move *move) {
+    const stw_cost *cost = a->all->cost;
+    stw_choice_copy(cost, &a->now, &a->centre->choice);
+    switch (kind) {
+    case UNITS:
+        return stw_move_units(cost, &a->all->bars, move, &a->now);
+    case BLOCKS:
+        return stw_move_blocks(cost, &a->all->bars, move, &a->now);
+    case RING:
+        a->now.ring = move->to;
+        return move->to != move->from;
+    default:
+        a->now.load = move->to;
+        return move->to != move->from &&
+               cost->load_s[move->to] <= cost->load_s[move->from] * (1 + SAME_LOAD);
+    }
 }
 
-/* @param most_loss share of the seconds that the rows may promise to lose */
-static void note(around *a, const stw_choice *choice, const stw_evaluation *e, double most_loss) {
-    double guess = a->centre->seconds + e->objective_s - a->centre->rows.objective_s;
-    double loss = a->offloads ? fmax(MOST_LOSS_OFFLOADED, most_loss) : most_loss;
-    if (guess > a->centre->seconds * (1 + loss)) return;
-    if (stw_choice_plainness(a->all->cost, choice).policies > a->policies) return;
+static double most_loss(const around *a, move_kind kind, const stw_unit_move *move) {
+    if (kind == RING || kind == LOAD) return MOST_LOSS_OF_OPTION;
+    const bool offloads = kind == BLOCKS && a->all->cost->acts[move->to].act == STW_ACT_OFFLOAD;
+    return offloads ? MOST_LOSS_OFFLOADED : MOST_LOSS;
+}
+
+/* Note a neighbour that fits by the rows and may be faster. */
+static stw_status look_at(around *a, move_kind kind, stw_unit_move move, stw_error *err) {
+    stw_evaluation e;
+    if (!stw_candidates_go_on(a->all) || !go_to(a, kind, &move)) return STW_STATUS_OK;
+    stw_candidates_evaluate(a->all, &a->now, &e);
+    const double guess_s = a->centre->seconds + e.objective_s - a->centre->rows.objective_s;
+    if (!e.fits || guess_s > a->centre->seconds * (1 + most_loss(a, kind, &move)) ||
+        stw_choice_plainness(a->all->cost, &a->now).policies > a->policies)
+        return STW_STATUS_OK;
     neighbour *list =
         stw_pool_grow(a->pool, a->list, a->n, (size_t)a->n + 1, &a->room, sizeof *list);
-    if (list != NULL) {
-        a->list = list;
-        list[a->n].choice = stw_choice_new(a->all->cost, a->pool);
-    }
-    if (list == NULL || list[a->n].choice.acts == NULL) {
-        a->out_of_memory = true;
-        return;
-    }
-    stw_choice_copy(a->all->cost, &list[a->n].choice, choice);
-    list[a->n].order = a->n;
-    list[a->n].move = a->move;
-    list[a->n++].guess_s = guess;
+    if (list == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for neighbours");
+    a->list = list;
+    list[a->n] = (neighbour){kind, move, guess_s, a->n, 0};
+    a->n++;
+    return STW_STATUS_OK;
 }
 
-typedef bool move_function(const stw_cost *cost, const stw_bars *bars, const stw_unit_move *move,
-                           stw_choice *choice);
-
-static void try_first(around *a, move_function *move, const stw_unit_move *first) {
-    stw_evaluation e;
-    a->move = (move == stw_move_blocks ? 1u << 16 : 0) + (first->from << 8) + first->to;
-    a->offloads = move == stw_move_blocks && a->all->cost->acts[first->to].act == STW_ACT_OFFLOAD;
-    stw_choice_copy(a->all->cost, &a->now, &a->centre->choice);
-    if (!move(a->all->cost, &a->all->bars, first, &a->now)) return;
-    if (evaluate(a, &a->now, &e)) note(a, &a->now, &e, MOST_LOSS);
-}
-
-/* The same placement with another ring or load method. Rows know little of what rings do in caches.
- */
-static void try_option(around *a, uint32_t ring, uint32_t load) {
-    stw_evaluation e;
-    a->move = (2u << 16) + (ring << 8) + load;
-    stw_choice_copy(a->all->cost, &a->now, &a->centre->choice);
-    a->now.ring = ring;
-    a->now.load = load;
-    if (evaluate(a, &a->now, &e)) note(a, &a->now, &e, MOST_LOSS_OF_OPTION);
-}
-
-static void find_options(around *a) {
+static stw_status find_neighbours(around *a, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
     const stw_cost *cost = a->all->cost;
     const stw_choice *centre = &a->centre->choice;
     for (uint32_t r = 0; r < cost->n_rings; r++)
-        if (r != centre->ring) try_option(a, r, centre->load);
+        STW_TRY(look_at(a, RING, (stw_unit_move){centre->ring, r, 0}, err));
     for (uint32_t l = 0; l < cost->n_loads; l++)
-        if (l != centre->load && cost->load_s[l] <= cost->load_s[centre->load] * (1 + SAME_LOAD))
-            try_option(a, centre->ring, l);
-}
-
-static void find_neighbours(around *a) {
-    const stw_cost *cost = a->all->cost;
-    const stw_choice *centre = &a->centre->choice;
+        STW_TRY(look_at(a, LOAD, (stw_unit_move){centre->load, l, 0}, err));
     for (uint32_t from = 0; from < cost->n_places; from++)
         for (uint32_t to = 0; to < cost->n_places; to++)
-            for (uint32_t k = centre->units[from]; k > 0 && from != to;
-                 k = k > 1 && !cost->whole ? k / 4 : 0) {
-                const stw_unit_move move = {from, to, k};
-                if (a->all->work_left > 0) try_first(a, stw_move_units, &move);
-            }
+            for (uint32_t k = centre->units[from]; k > 0; k = k > 1 && !cost->whole ? k / 4 : 0)
+                STW_TRY(look_at(a, UNITS, (stw_unit_move){from, to, k}, err));
     for (uint32_t from = 0; from < cost->n_acts; from++)
         for (uint32_t to = 0; to < cost->n_acts; to++)
-            for (uint32_t k = centre->acts[from]; k > 0 && from != to; k /= 2) {
-                const stw_unit_move move = {from, to, k};
-                if (a->all->work_left > 0) try_first(a, stw_move_blocks, &move);
-            }
+            for (uint32_t k = centre->acts[from]; k > 0; k /= 2)
+                STW_TRY(look_at(a, BLOCKS, (stw_unit_move){from, to, k}, err));
+out:
+    return status;
 }
 
-/* The best of every move come before the second of any. */
+static bool same_move(const neighbour *a, const neighbour *b) {
+    return a->kind == b->kind && a->move.from == b->move.from && a->move.to == b->move.to;
+}
+
+/* Equal ones in the order in which they are found. */
 static int by_rank(const void *a, const void *b) {
     const neighbour *x = a, *y = b;
     if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
@@ -130,54 +119,39 @@ static int by_rank(const void *a, const void *b) {
     return x->order < y->order ? -1 : 1;
 }
 
-static int by_guess(const void *a, const void *b) {
-    const neighbour *x = a, *y = b;
-    if (x->guess_s != y->guess_s) return x->guess_s < y->guess_s ? -1 : 1;
-    return x->order < y->order ? -1 : 1;
-}
-
-/* @param again a move that is worth trying first */
-static void sort_neighbours(around *a, uint32_t again) {
+/* What led to the centre comes first, then the best of every move before the second best of any. */
+static void sort_neighbours(around *a) {
     if (a->n == 0) return;
-    qsort(a->list, a->n, sizeof *a->list, by_guess);
+    qsort(a->list, a->n, sizeof *a->list, by_rank);
     for (uint32_t i = 0; i < a->n; i++)
-        for (uint32_t j = 0; j < i; j++) a->list[i].rank += a->list[j].move == a->list[i].move;
+        for (uint32_t j = 0; j < i; j++) a->list[i].rank += same_move(&a->list[j], &a->list[i]);
     for (uint32_t i = 0; i < a->n; i++)
-        a->list[i].rank = a->list[i].move == again ? 0 : 1 + a->list[i].rank / EACH;
+        a->list[i].rank = same_move(&a->list[i], &a->last) ? 0 : 1 + a->list[i].rank / EACH;
     qsort(a->list, a->n, sizeof *a->list, by_rank);
 }
 
-static stw_status look_around(stw_candidates *all, uint32_t policies, uint32_t *index,
-                              uint32_t *again, bool *better, stw_error *err) {
+/* @param index in and out: the first neighbour that is faster */
+static stw_status look_around(around *a, uint32_t *index, bool *better, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    around a = {.all = all, .policies = policies, .pool = stw_pool_new()};
+    stw_candidates *all = a->all;
     const stw_candidate centre = all->list[*index];
     const uint32_t before = all->n;
-    a.centre = &centre;
+    a->centre = &centre;
+    a->n = 0;
     *better = false;
-    if (a.pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory");
-    a.now = stw_choice_new(all->cost, a.pool);
-    a.out_of_memory = a.now.acts == NULL;
-    if (!a.out_of_memory) {
-        find_options(&a);
-        find_neighbours(&a);
-    }
-    if (a.out_of_memory) {
-        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for neighbours");
-        goto out;
-    }
-    sort_neighbours(&a, *again);
-    for (uint32_t i = 0; i < a.n && all->n < before + TRIES && !*better; i++) {
+    STW_TRY(find_neighbours(a, err));
+    sort_neighbours(a);
+    for (uint32_t i = 0; i < a->n && all->n < before + TRIES && !*better; i++) {
         uint32_t found;
-        STW_TRY(stw_candidates_add(all, &a.list[i].choice, &found, err));
+        (void)go_to(a, a->list[i].kind, &a->list[i].move);
+        STW_TRY(stw_candidates_add(all, &a->now, &found, err));
         if (found == STW_NO_CANDIDATE) continue;
-        if (all->list[found].seconds >= centre.seconds * (1 - LEAST_GAIN)) continue;
+        *better = all->list[found].seconds < centre.seconds * (1 - LEAST_GAIN);
+        if (!*better) continue;
         *index = found;
-        *again = a.list[i].move;
-        *better = true;
+        a->last = a->list[i];
     }
 out:
-    stw_pool_free(a.pool);
     return status;
 }
 
@@ -185,9 +159,12 @@ stw_status stw_candidates_improve(stw_candidates *all, uint32_t policies, uint32
                                   stw_error *err) {
     stw_status status = STW_STATUS_OK;
     bool better = true;
-    uint32_t again = UINT32_MAX;
-    while (better && stw_candidates_go_on(all))
-        STW_TRY(look_around(all, policies, &index, &again, &better, err));
+    around a = {.all = all, .policies = policies, .pool = stw_pool_new()};
+    if (a.pool != NULL) a.now = stw_choice_new(all->cost, a.pool);
+    if (a.now.acts == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for neighbours"));
+    while (better && stw_candidates_go_on(all)) STW_TRY(look_around(&a, &index, &better, err));
 out:
+    stw_pool_free(a.pool);
     return status;
 }
