@@ -108,6 +108,18 @@ def ring_columns(program, data):
     return {name: float(name == mine) for name in rings} if mine in rings else {}
 
 
+def in_chunks(program, chosen):
+    """Blocks of pipelines are counted for each chunk: their sum is that of the program's row."""
+    counts = dict(chosen)
+    for name in counts:
+        group = re.match(r"blocks_(g\d+)_", name)
+        row = program.rows.get(f"all_blocks_{group[1]}") if group else None
+        if row is not None:
+            whole = sum(n for other, n in counts.items() if other.startswith(group[0]))
+            chosen[name] = counts[name] * program.lp.row_upper_[row] / max(whole, 1)
+    return chosen
+
+
 def fill_zero(program, chosen):
     """What a plan does not have is 0."""
     for name in program.columns:
@@ -120,7 +132,7 @@ def fill_zero(program, chosen):
 def by_rows(path, data):
     """The plan's own decisions in the exported rows."""
     program = Program(path)
-    chosen = fill_zero(program, chosen_columns(data))
+    chosen = fill_zero(program, in_chunks(program, chosen_columns(data)))
     chosen.update(ring_columns(program, data))
     load = f"load_{data['load']['method']}"
     if load in program.columns:

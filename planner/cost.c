@@ -426,32 +426,6 @@ static uint32_t fetch_ahead(const stw_cost *cost, const stw_choice *choice) {
     return (uint32_t)stw_min_u64(most, STW_MAX_FETCH_AHEAD);
 }
 
-/* Every chunk of a pipeline recomputes as many blocks of a group: what rounding up to that adds is
- * decided here, so that the plan says what ranks do. */
-static void even_out(const stw_cost *cost, stw_decisions *decisions) {
-    const stw_parallel *p = &cost->job->run->parallel;
-    const uint32_t chunks = p->pp * p->vpp;
-    if (cost->job->engine->stage == NULL || chunks <= 1) return;
-    for (uint32_t i = 0; i < decisions->n_blocks; i++) {
-        stw_block_decision *d = &decisions->blocks[i];
-        uint32_t all = cost->job->model->groups[d->group].count, more = d->count % chunks;
-        if (d->act != STW_ACT_RECOMPUTE || all % chunks != 0 || more == 0) continue;
-        more = chunks - more;
-        for (uint32_t k = 0; k < decisions->n_blocks; k++) {
-            stw_block_decision *kept = &decisions->blocks[k];
-            if (kept->group != d->group || kept->act != STW_ACT_KEEP || kept->count < more)
-                continue;
-            kept->count -= more;
-            d->count += more;
-            break;
-        }
-    }
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < decisions->n_blocks; i++)
-        if (decisions->blocks[i].count > 0) decisions->blocks[n++] = decisions->blocks[i];
-    decisions->n_blocks = n;
-}
-
 stw_status stw_cost_decide(const stw_cost *cost, const stw_choice *choice, stw_pool *pool,
                            stw_decisions *out, stw_error *err) {
     memset(out, 0, sizeof *out);
@@ -469,9 +443,8 @@ stw_status stw_cost_decide(const stw_cost *cost, const stw_choice *choice, stw_p
     if (out->blocks == NULL) return no_memory(err);
     for (uint32_t a = 0; a < cost->n_acts; a++)
         if (choice->acts[a] > 0)
-            out->blocks[out->n_blocks++] =
-                (stw_block_decision){cost->acts[a].group, cost->acts[a].act, choice->acts[a]};
-    even_out(cost, out);
+            out->blocks[out->n_blocks++] = (stw_block_decision){
+                cost->acts[a].group, cost->acts[a].act, choice->acts[a] * cost->acts[a].each};
     out->prefetch.by_group = cost->by_group;
     out->prefetch.depth = cost->rings[choice->ring].depth;
     out->prefetch.bucket_bytes = cost->rings[choice->ring].bucket_bytes;

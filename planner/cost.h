@@ -29,6 +29,8 @@ typedef struct stw_cost_act {
     uint32_t group;
     stw_act act;
     uint32_t blocks; /* of the whole group: the options of a group share them */
+    uint32_t each; /* model blocks that one stands for: one of every chunk of a pipeline, where all
+                    * chunks have as many; else 1 */
 } stw_cost_act;
 
 /* What places need as a whole as soon as one unit lies there: bit u of place_uses. First the rings

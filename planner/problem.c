@@ -150,6 +150,12 @@ static bool saves(const stw_build *b, uint32_t group) {
     return false;
 }
 
+/* Every chunk of a pipeline recomputes as many blocks of a group, where that can be. */
+static uint32_t blocks_together(const stw_job *job, uint32_t blocks) {
+    const uint32_t chunks = job->run->parallel.pp * job->run->parallel.vpp;
+    return job->engine->stage != NULL && chunks > 1 && blocks % chunks == 0 ? chunks : 1;
+}
+
 static stw_status add_acts(stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     static const stw_act order[] = {STW_ACT_OFFLOAD, STW_ACT_RECOMPUTE, STW_ACT_KEEP};
@@ -164,11 +170,11 @@ static stw_status add_acts(stw_build *b, stw_error *err) {
     for (uint32_t g = 0; g < model->n_groups; g++) {
         const stw_block_group *group = &model->groups[g];
         if (!group->facts.transformer) continue;
-        uint32_t before = cost->n_acts;
+        const uint32_t before = cost->n_acts, each = blocks_together(cost->job, group->count);
         bool any = saves(b, g);
         for (uint32_t i = 0; i < sizeof order / sizeof order[0]; i++)
             if (any ? act_admitted(cost->job, order[i]) : order[i] == STW_ACT_KEEP)
-                cost->acts[cost->n_acts++] = (stw_cost_act){g, order[i], group->count};
+                cost->acts[cost->n_acts++] = (stw_cost_act){g, order[i], group->count / each, each};
         if (cost->n_acts == before) {
             status = stw_fail(err, STW_STATUS_BAD_INPUT, "placement.activations",
                               "no policy is left for the blocks of %s", group->name);

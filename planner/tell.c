@@ -24,7 +24,7 @@ static void append(char *out, size_t out_size, const char *format, ...) {
 static uint32_t blocks_of(const stw_cost *cost, const stw_choice *choice, stw_act act) {
     uint32_t blocks = 0;
     for (uint32_t a = 0; a < cost->n_acts; a++)
-        if (cost->acts[a].act == act) blocks += choice->acts[a];
+        if (cost->acts[a].act == act) blocks += choice->acts[a] * cost->acts[a].each;
     return blocks;
 }
 
