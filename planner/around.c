@@ -3,10 +3,6 @@
 
 #include "core/checked.h"
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
-}
-
 uint64_t stw_around_saved(const stw_around *around, uint32_t i, stw_act act) {
     return around->build->saved[act].gpu[i];
 }
@@ -99,7 +95,7 @@ static stw_status read_saved(stw_around *around, stw_act act, stw_error *err) {
         STW_TRY(stw_read_saved(b->cost->job, program, b->pool, &b->saved[act], err));
     const stw_saved *saved = &b->saved[act];
     uint64_t *before = stw_pool_array(b->pool, (size_t)saved->n + 1, sizeof *before);
-    if (before == NULL) return no_memory(err);
+    if (before == NULL) return stw_planner_no_memory(err);
     for (uint32_t i = 0; i < saved->n; i++) before[i + 1] = before[i] + saved->gpu[i];
     around->before[act] = before;
 out:
@@ -118,7 +114,7 @@ static stw_status order_blocks(stw_around *around, stw_error *err) {
     around->position = stw_pool_array(pool, model->n_blocks, sizeof *around->position);
     uint32_t *seen = stw_pool_array(pool, model->n_groups, sizeof *seen);
     if (around->group == NULL || around->later == NULL || around->position == NULL || seen == NULL)
-        return no_memory(err);
+        return stw_planner_no_memory(err);
     for (uint32_t b = 0; b < model->n_blocks; b++) around->position[b] = kept->n;
     for (uint32_t i = kept->n; i-- > 0;) {
         around->position[kept->blocks[i]] = i;
@@ -144,7 +140,7 @@ static stw_status read_host(stw_around *around, unsigned kind, stw_act act, cons
     if (place == around->cost->n_places) return status;
     int64_t *here =
         stw_pool_array(around->build->pool, around->cost->job->model->n_blocks, sizeof *here);
-    if (here == NULL) return no_memory(err);
+    if (here == NULL) return stw_planner_no_memory(err);
     STW_TRY(read_program(around, place, act, here, &host_tail, err));
     if (host_tail - tail > around->host_tail[kind]) around->host_tail[kind] = host_tail - tail;
     for (uint32_t i = 0; i < around->n; i++)
@@ -160,7 +156,7 @@ static stw_status read_policy(stw_around *around, stw_act act, stw_error *err) {
     uint32_t place = place_with(cost, 0);
     int64_t *bytes = stw_pool_array(around->build->pool, cost->job->model->n_blocks, sizeof *bytes);
     int64_t tail = 0;
-    if (bytes == NULL) return no_memory(err);
+    if (bytes == NULL) return stw_planner_no_memory(err);
     bool some_on_gpu = place < cost->n_places;
     for (unsigned kind = STW_STAGED_KINDS - 1; place == cost->n_places && kind > 0; kind--)
         place = place_with(cost, kind);
@@ -193,7 +189,7 @@ static stw_status find_uneven(stw_around *around, stw_error *err) {
         double before, most, least; /* elements so far; the block's share less the space's */
     } ends;
     ends *of = stw_pool_array(around->build->pool, job->model->n_blocks, sizeof *of);
-    if (of == NULL) return no_memory(err);
+    if (of == NULL) return stw_planner_no_memory(err);
     uint64_t largest = 0;
     double so_far = 0, most = 0;
     around->uneven = 1;
@@ -229,7 +225,7 @@ stw_status stw_read_around(stw_build *build, stw_around *out, stw_error *err) {
     for (unsigned kind = 1; kind < STW_STAGED_KINDS; kind++) {
         out->host_stage[kind] =
             stw_pool_array(build->pool, cost->job->model->n_blocks, sizeof *out->host_stage[kind]);
-        if (out->host_stage[kind] == NULL) return no_memory(err);
+        if (out->host_stage[kind] == NULL) return stw_planner_no_memory(err);
     }
     STW_TRY(find_uneven(out, err));
     STW_TRY(read_policy(out, STW_ACT_KEEP, err));

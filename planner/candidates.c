@@ -17,10 +17,6 @@ static const double QUICK_GAP = 1e-3, QUICK_S = 0.25;
 /* Work of an evaluation of the rows, in operations. */
 #define EVALUATION_WORK 4
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
-}
-
 /* ---- plainness ---- */
 
 static uint32_t level_of_place(const stw_place *place) {
@@ -118,7 +114,7 @@ static stw_status measure(stw_candidates *all, const stw_choice *choice, uint32_
     const stw_job *job = all->cost->job;
     stw_decisions decisions;
     stw_pool *pool = stw_pool_new();
-    if (pool == NULL) return no_memory(err);
+    if (pool == NULL) return stw_planner_no_memory(err);
     *out = (measured){0};
     STW_TRY(stw_cost_decide(all->cost, choice, pool, &decisions, err));
     for (uint32_t k = 0; k < job->n_kinds; k++)
@@ -199,7 +195,7 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
     if (!rows.fits || !stw_choice_keeps_bars(all->cost, choice, &all->bars)) return STW_STATUS_OK;
     if (all->n > 0 && !stw_candidates_go_on(all)) return STW_STATUS_OK;
     stw_candidate *candidate = append(all, choice);
-    if (candidate == NULL) return no_memory(err);
+    if (candidate == NULL) return stw_planner_no_memory(err);
     candidate->rows = rows;
     candidate->excluded = false;
     candidate->plain = stw_choice_plainness(all->cost, choice);
@@ -224,7 +220,7 @@ stw_status stw_candidates_solve(stw_candidates *all, const stw_ilp_options *opti
     result->outcome = STW_MILP_LIMIT;
     if (!stw_candidates_go_on(all)) return STW_STATUS_OK;
     if (all->solved.acts == NULL) all->solved = stw_choice_new(all->cost, all->pool);
-    if (all->solved.acts == NULL) return no_memory(err);
+    if (all->solved.acts == NULL) return stw_planner_no_memory(err);
     STW_TRY(stw_ilp_solve(all->cost, &now, &all->solved, result, err));
     if (stw_milp_has_solution(result->outcome))
         STW_TRY(stw_candidates_add(all, &all->solved, index, err));

@@ -7,10 +7,6 @@
 #include "core/checked.h"
 #include "plan/program/blocks.h"
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the problem");
-}
-
 void stw_cost_free(stw_cost *cost) {
     if (cost != NULL) stw_pool_free(cost->pool);
 }
@@ -440,7 +436,7 @@ stw_status stw_cost_decide(const stw_cost *cost, const stw_choice *choice, stw_p
         out->state[at] = (stw_state_decision){cost->places[p], choice->units[p]};
     }
     out->blocks = stw_pool_array(pool, cost->n_acts, sizeof *out->blocks);
-    if (out->blocks == NULL) return no_memory(err);
+    if (out->blocks == NULL) return stw_planner_no_memory(err);
     for (uint32_t a = 0; a < cost->n_acts; a++)
         if (choice->acts[a] > 0)
             out->blocks[out->n_blocks++] = (stw_block_decision){

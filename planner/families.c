@@ -23,10 +23,6 @@ static const double COUNT_OF_INTEREST = 0.05;
 #define MOST_STARTS 6
 static const double MAY_LEAD = 0.06;
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
-}
-
 static double seconds_of_interest(const stw_candidates *all, double share) {
     return all->list[all->fastest].seconds * (1 + share);
 }
@@ -128,7 +124,7 @@ static stw_status try_line(stw_candidates *all, stw_act act, stw_error *err) {
     line l = {.all = all, .act = act, .blocks = blocks_with(all->cost, act)};
     if (l.blocks == 0) return STW_STATUS_OK;
     l.seconds = stw_pool_array(all->pool, (size_t)l.blocks + 1, sizeof *l.seconds);
-    if (l.seconds == NULL) return no_memory(err);
+    if (l.seconds == NULL) return stw_planner_no_memory(err);
     for (uint32_t n = 0; n <= l.blocks; n++) l.seconds[n] = NAN;
     for (uint32_t k = 0; k <= POINTS; k++) STW_TRY(try_count(&l, l.blocks * k / POINTS, err));
     for (uint32_t step = l.blocks / POINTS; step > 1;) {
@@ -163,7 +159,7 @@ stw_status stw_candidates_descend(stw_candidates *all, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t n = all->n;
     bool *done = stw_pool_array(all->pool, n, sizeof *done);
-    if (done == NULL) return no_memory(err);
+    if (done == NULL) return stw_planner_no_memory(err);
     for (int start = 0; start < MOST_STARTS; start++) {
         uint32_t index = next_start(all, done, n);
         if (index == STW_NO_CANDIDATE) break;

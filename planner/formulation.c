@@ -410,8 +410,7 @@ stw_status stw_ilp_build(const stw_cost *cost, const stw_ilp_shape *shape, stw_i
                          stw_error *err) {
     *ilp = (stw_ilp){.cost = cost, .shape = *shape};
     ilp->milp = stw_milp_new("stowage");
-    if (ilp->milp == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
+    if (ilp->milp == NULL) return stw_planner_no_memory(err);
     add_columns(ilp);
     add_counts(ilp);
     add_sums(ilp);
@@ -442,8 +441,7 @@ stw_status stw_ilp_solve_shape(const stw_cost *cost, const stw_ilp_shape *shape,
     stw_ilp ilp = {0};
     STW_TRY(stw_ilp_build(cost, shape, &ilp, err));
     double *values = stw_pool_array(ilp.milp->pool, ilp.milp->n_columns, sizeof *values);
-    if (values == NULL)
-        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP"));
+    if (values == NULL) STW_TRY(stw_planner_no_memory(err));
     status = stw_milp_solve(ilp.milp, options, values, solved, &why);
     if (status == STW_STATUS_SOLVER) {
         solved->outcome = STW_MILP_LIMIT;

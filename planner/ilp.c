@@ -137,8 +137,7 @@ static stw_status settle_rings(search *s) {
     stw_status status = STW_STATUS_OK;
     uint32_t n = s->cost->n_rings;
     bool *done = stw_pool_array(s->pool, n, sizeof *done);
-    if (done == NULL)
-        return stw_fail(s->err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
+    if (done == NULL) return stw_planner_no_memory(s->err);
     for (uint32_t r = 0; r < n; r++) {
         s->bounds[r] = -INFINITY;
         STW_TRY(solve_ring(s, r, RELAX, &s->bounds[r]));
@@ -202,7 +201,7 @@ static stw_status begin(search *s) {
         s->bounds = stw_pool_array(s->pool, cost->n_rings, sizeof *s->bounds);
     }
     if (s->pool == NULL || s->now.acts == NULL || s->bounds == NULL)
-        return stw_fail(s->err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
+        return stw_planner_no_memory(s->err);
     return STW_STATUS_OK;
 }
 

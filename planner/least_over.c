@@ -184,7 +184,7 @@ stw_status stw_ilp_solve_least_over(const stw_cost *cost, const stw_ilp_options 
                      .best = choice};
     if (s.pool != NULL) s.now = stw_choice_new(cost, s.pool);
     if (s.pool == NULL || s.now.acts == NULL) {
-        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
+        status = stw_planner_no_memory(err);
         goto out;
     }
     if (!options->no_solver) STW_TRY(try_solver(&s));

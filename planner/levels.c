@@ -54,10 +54,6 @@ stw_candidates stw_solving_candidates(const stw_solving *s, const stw_bars *bars
                             .end_s = s->end_s};
 }
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the plan");
-}
-
 /* ---- attempts ---- */
 
 /* Where the solver fails or its time is over: what descents on the rows find. */
@@ -193,7 +189,7 @@ static stw_status solve_without_risk(stw_solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t most = stw_risk_gpu_limit(s->plan, s->level), least = 0; /* too much, too little */
     found now = {.choice = stw_choice_new(s->cost, s->cost->pool)};
-    if (now.choice.acts == NULL) return no_memory(err);
+    if (now.choice.acts == NULL) return stw_planner_no_memory(err);
     s->limit_bytes = most;
     for (int i = 0; i < MOST_LIMITS; i++) {
         STW_TRY(solve_and_judge(s, &now, err));
@@ -325,7 +321,7 @@ static stw_status replace_risky(stw_solving *s, stw_error *err) {
     const uint32_t acts = s->bars.acts;
     const bool settled = s->settled;
     found risky = {.choice = stw_choice_new(s->cost, s->cost->pool), .limit_bytes = s->limit_bytes};
-    if (risky.choice.acts == NULL) return no_memory(err);
+    if (risky.choice.acts == NULL) return stw_planner_no_memory(err);
     keep(s, &risky);
     s->bars.acts = 0;
     STW_TRY(solve_in_spare_without_risk(s, err));

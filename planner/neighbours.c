@@ -79,8 +79,7 @@ static stw_status look_at(around *a, move_kind kind, stw_unit_move move, stw_err
         return STW_STATUS_OK;
     neighbour *list =
         stw_pool_grow(a->pool, a->list, a->n, (size_t)a->n + 1, &a->room, sizeof *list);
-    if (list == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for neighbours");
+    if (list == NULL) return stw_planner_no_memory(err);
     a->list = list;
     list[a->n] = (neighbour){kind, move, guess_s, a->n, 0};
     a->n++;
@@ -161,8 +160,7 @@ stw_status stw_candidates_improve(stw_candidates *all, uint32_t policies, uint32
     bool better = true;
     around a = {.all = all, .policies = policies, .pool = stw_pool_new()};
     if (a.pool != NULL) a.now = stw_choice_new(all->cost, a.pool);
-    if (a.now.acts == NULL)
-        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for neighbours"));
+    if (a.now.acts == NULL) STW_TRY(stw_planner_no_memory(err));
     while (better && stw_candidates_go_on(all)) STW_TRY(look_around(&a, &index, &better, err));
 out:
     stw_pool_free(a.pool);

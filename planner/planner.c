@@ -27,10 +27,6 @@ static const double SEARCH_SHARE = 0.7;
 /* A plan that fills the GPU further is reported if it saves this share of an iteration. */
 static const double WORTH_TELLING = 0.01;
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the plan");
-}
-
 static double time_limit_of(const stw_planner_options *options) {
     return options->time_limit_s > 0 ? options->time_limit_s : STW_PLANNER_TIME_LIMIT_S;
 }
@@ -89,7 +85,7 @@ static stw_status report_solver(stw_solving *s, stw_error *err) {
     report->gap = ilp->stages[s->proof].gap;
     report->n_stages = ilp->n_stages;
     report->stages = stw_pool_array(s->plan->pool, ilp->n_stages, sizeof *report->stages);
-    if (report->stages == NULL || report->version == NULL) return no_memory(err);
+    if (report->stages == NULL || report->version == NULL) return stw_planner_no_memory(err);
     for (uint32_t i = 0; i < ilp->n_stages; i++) {
         const stw_milp_result *stage = &ilp->stages[i];
         report->stages[i] = (stw_solver_stage){ilp->stage_names[i], stage->objective, stage->bound,
@@ -347,7 +343,7 @@ static stw_status pose(stw_solving *s, const stw_job *job, stw_error *err) {
     s->choice = stw_choice_new(s->cost, s->cost->pool);
     s->judged.choice = stw_choice_new(s->cost, s->cost->pool);
     const bool made = s->choice.acts != NULL && s->judged.choice.acts != NULL;
-    return made ? STW_STATUS_OK : no_memory(err);
+    return made ? STW_STATUS_OK : stw_planner_no_memory(err);
 }
 
 /* Do bounds say that the caller has no use for any choice? */

@@ -146,8 +146,7 @@ stw_status stw_planner_price(stw_plan *plan, const stw_price_search *search, stw
     double end_s = stw_planner_now_s() + search->time_limit_s;
     plan->n_prices = 0;
     plan->prices = stw_pool_array(plan->pool, N_PRICED, sizeof *plan->prices);
-    if (plan->prices == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
+    if (plan->prices == NULL) return stw_planner_no_memory(err);
     for (int i = 0; i < N_PRICED; i++) {
         double iteration_s, amount = amount_of(search, (priced)i);
         if (amount <= 0 || stw_planner_now_s() >= end_s) continue;
