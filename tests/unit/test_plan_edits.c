@@ -26,7 +26,7 @@ static json_t *plan_document(double seconds) {
     stw_plan_judge(plan);
     plan->outcome = STW_OUTCOME_OPTIMAL;
     plan->solver =
-        (stw_solver_report){"glpk", "5.0", seconds, 10, 20, 143, 1.25, 1.249, 8e-4, 1.5, 1, stages};
+        (stw_solver_report){"glpk", "5.0", seconds, 10, 20, 143, 1.25, 1.249, 8e-4, 1, stages};
     plan->objective_s = 1.25;
     plan->n_prices = plan->n_alternatives = 1;
     plan->prices = prices;
