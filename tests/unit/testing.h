@@ -38,10 +38,12 @@ typedef struct stw_test {
         stw_status check_status = (call);                                                          \
         char check_text[1200];                                                                     \
         stw_error_format(&check_err, check_text, sizeof check_text);                               \
-        if (check_status != (expected) || strstr(check_text, (word)) == NULL)                      \
+        if (check_status != (expected) || check_err.status != check_status ||                      \
+            strstr(check_text, (word)) == NULL)                                                    \
             fprintf(stderr, "%s:%d: status %d, error: %s\n", __FILE__, __LINE__,                   \
                     (int)check_status, check_text);                                                \
         CU_ASSERT_EQUAL(check_status, (expected));                                                 \
+        CU_ASSERT_EQUAL(check_err.status, check_status);                                           \
         CU_ASSERT_PTR_NOT_NULL(strstr(check_text, (word)));                                        \
     } while (0)
 
