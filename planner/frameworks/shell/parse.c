@@ -229,6 +229,7 @@ static bool redirection(parser *p, node *to) {
         return true;
     }
     to->has_input = true;
+    to->input = (stw_shell_raw){p->at, 0, p->line}; /* the text may end before its lines */
     to->literal = unquote(p, &word);
     to->tabs = op[2] == '-';
     p->here[p->n_here].node = to;
