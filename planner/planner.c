@@ -336,9 +336,12 @@ out:
     return status;
 }
 
-/* The problem of a job, with room for the answers. */
-static stw_status pose(stw_solving *s, const stw_job *job, stw_error *err) {
-    stw_status status = stw_cost_new(job, s->options->simulate, &s->cost, err);
+/* The problem of a job, with room for the answers.
+ * @param simulate NULL: rows of seconds are bounds that cost little */
+static stw_status pose(stw_solving *s, stw_planner_simulate simulate, stw_error *err) {
+    stw_cost_free(s->cost);
+    s->cost = NULL;
+    stw_status status = stw_cost_new(s->plan->job, simulate, &s->cost, err);
     if (status != STW_STATUS_OK) return status;
     s->choice = stw_choice_new(s->cost, s->cost->pool);
     s->judged.choice = stw_choice_new(s->cost, s->cost->pool);
@@ -365,8 +368,12 @@ stw_status stw_planner_solve_run(stw_plan *plan, const stw_planner_options *opti
                                SEARCH_SHARE * fmax(stw_deadline_end_s() - s.start_s, 0));
     plan->n_alternatives = 0;
     plan->solver.simulated = 0;
-    STW_TRY(pose(&s, plan->job, err));
+    STW_TRY(pose(&s, options->sieve != NULL ? NULL : options->simulate, err));
     if (is_sieved(&s)) goto out;
+    if (options->sieve != NULL && !options->only_stage1) {
+        STW_TRY(pose(&s, options->simulate, err));
+        if (is_sieved(&s)) goto out;
+    }
     STW_TRY(stw_solving_search(&s, err));
     if (options->sieve != NULL && options->sieve->too_slow) goto out;
     bool timed_out = s.ilp.outcome == STW_MILP_LIMIT && stw_solving_is_over(&s);
