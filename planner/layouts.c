@@ -17,6 +17,8 @@
 #define MOST_EXHAUSTIVE 320u
 #define MOST_SEEDS 48u
 #define MOST_PLANS 224u
+/* Of so many, those that are left then are held to the bounds of rows. */
+#define MOST_SIEVED 1024u
 #define CENTRES 3u /* of which neighbours are planned in a round */
 /* The same of a brief search. */
 #define BRIEF_SEEDS 16u
@@ -365,11 +367,14 @@ out:
     return status;
 }
 
-/* The fastest; of those within STW_LEAST_GAIN of it, the plainest, which is the first. */
+/* A plan of a layout that is given may be a little faster than the one that was compared. */
+static const double PLAIN_SLACK = 0.8 * STW_LEAST_GAIN;
+
+/* The fastest; of those within PLAIN_SLACK of it, the plainest, which is the first. */
 static uint32_t choose(const search *s) {
     const uint32_t best = best_of(s, false);
     if (best == NO_LAYOUT || s->results[best].is < AT_RISK) return best;
-    const double most_s = s->results[best].seconds * (1 + STW_LEAST_GAIN);
+    const double most_s = s->results[best].seconds * (1 + PLAIN_SLACK);
     for (uint32_t i = 0; i < best; i++)
         if (s->results[i].is == s->results[best].is && s->results[i].seconds <= most_s) return i;
     return best;
@@ -528,6 +533,8 @@ stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster
     if (!s.all) {
         STW_TRY(plan_seeds(&s, err));
         STW_TRY(plan_around(&s, err));
+        s.all = !options->brief && s.layouts.n <= MOST_SIEVED;
+        if (s.all) STW_TRY(plan_all(&s, err));
     } else if (s.layouts.n > 1 || !options->brief) {
         STW_TRY(plan_all(&s, err));
     }
