@@ -18,7 +18,7 @@
 #define MOST_PASSED 8u
 
 /* A turn is taken, and told, if it saves this share of an iteration. */
-static const double WORTH_TAKING = STW_PLAIN_SLACK;
+static const double WORTH_TAKING = STW_LEAST_GAIN;
 static const double WORTH_TELLING = 0.01;
 
 /* Rows may lie above the simulated seconds by this share, and above the bytes of the walk by that
