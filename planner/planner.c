@@ -84,6 +84,10 @@ static stw_status report_solver(stw_solving *s, stw_error *err) {
     report->bound = ilp->stages[s->proof].bound;
     report->gap = ilp->stages[s->proof].gap;
     report->n_stages = ilp->n_stages;
+    if (s->options->write_lp != NULL) { /* as it is now: the program that bound and gap are of */
+        stw_status status = stw_ilp_write(s->cost, &s->bars, s->options->write_lp, err);
+        if (status != STW_STATUS_OK) return status;
+    }
     report->stages = stw_pool_array(s->plan->pool, ilp->n_stages, sizeof *report->stages);
     if (report->stages == NULL || report->version == NULL) return stw_planner_no_memory(err);
     for (uint32_t i = 0; i < ilp->n_stages; i++) {
