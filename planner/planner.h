@@ -43,6 +43,8 @@ typedef struct stw_planner_options {
     stw_planner_sieve *sieve; /* NULL: none */
     /* Compares choices; planner and simulator do not know each other. NULL: by the rows alone. */
     stw_planner_simulate simulate;
+    /* Plans fixes, as a command with their options does: set by stw_planner_solve itself. */
+    stw_status (*again)(stw_plan *plan, const struct stw_planner_options *options, stw_error *err);
 } stw_planner_options;
 
 /** Decide, derive, predict. Where keys of the run are `auto` that the engine lists as turns
