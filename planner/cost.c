@@ -314,9 +314,6 @@ static double over_in_place(const stw_cost *cost, uint32_t place) {
     return most / (double)stw_max_u64(cost->job->cluster->gpu.memory_bytes, 1);
 }
 
-/* Units are whole quanta, the last of which may be partly empty. */
-static const double LOOSE_STATE = 1.02;
-
 /* Rows of one instant of a node: `ranks` times that of a GPU, its host, its disks (may be NULL). */
 typedef struct node_rows {
     const stw_byte_row *gpu, *host, *nvme;
@@ -361,13 +358,14 @@ static const stw_byte_row *nvme_row(const stw_cost *cost, uint32_t node_kind) {
     return NULL;
 }
 
-/* The rows of every node and phase. @param most_over out, a share of the memory of a node's GPUs
- * @param too_much out, of state */
-static void look_at_nodes(const stw_cost *cost, double *most_over, bool *too_much) {
+/* The rows of every node and phase, as a share of the memory of a node's GPUs. */
+static double over_on_nodes(const stw_cost *cost) {
+    double most_over = -(double)INFINITY;
     const double memory = (double)stw_max_u64(cost->job->cluster->gpu.memory_bytes, 1);
     for (uint32_t h = 0; h < cost->n_byte_rows; h++) {
         const stw_byte_row *host = &cost->byte_rows[h];
-        if (host->tier != STW_TIER_HOST || host->page_locked || host->limit_bytes == UINT64_MAX)
+        if (host->tier != STW_TIER_HOST || host->page_locked || host->limit_bytes == UINT64_MAX ||
+            is_loose(host))
             continue;
         const stw_host_kind *node = &cost->job->node_kinds[host->node_kind];
         node_rows rows = {.host = host, .nvme = nvme_row(cost, host->node_kind)};
@@ -379,27 +377,10 @@ static void look_at_nodes(const stw_cost *cost, double *most_over, bool *too_muc
             if (rows.gpu->tier != STW_TIER_GPU || rows.gpu->phase != host->phase ||
                 rows.gpu->limit_bytes == UINT64_MAX)
                 continue;
-            if (!is_loose(host))
-                *most_over = fmax(*most_over, over_together(cost, &rows) / rows.ranks / memory);
-            *too_much = *too_much || least_state(cost, &rows) > LOOSE_STATE * limits_of(&rows);
+            most_over = fmax(most_over, over_together(cost, &rows) / rows.ranks / memory);
         }
     }
-}
-
-bool stw_cost_has_too_much_state(const stw_cost *cost) {
-    const stw_job *job = cost->job;
-    double over = -(double)INFINITY;
-    bool too_much = false;
-    if (!job->one_cut || job->group != job->world || job->n_roles > 1) return false;
-    look_at_nodes(cost, &over, &too_much);
-    return too_much;
-}
-
-static double over_on_nodes(const stw_cost *cost) {
-    double over = -(double)INFINITY;
-    bool too_much = false;
-    look_at_nodes(cost, &over, &too_much);
-    return over;
+    return most_over;
 }
 
 double stw_cost_least_over_share(const stw_cost *cost) {
@@ -407,6 +388,46 @@ double stw_cost_least_over_share(const stw_cost *cost) {
     if (!cost->whole) return fmax(over_in_place(cost, STW_MAX_PLACES), over_on_nodes(cost));
     for (uint32_t p = 0; p < cost->n_places; p++) least = fmin(least, over_in_place(cost, p));
     return fmax(least, over_on_nodes(cost));
+}
+
+/* Bytes of parameters, gradients, master and moments of a kind of rank in the first `n_tiers`
+ * tiers, in the place that has the least there. @param kind NULL: of the whole model */
+static double least_state_of(const stw_job *job, const stw_rank_kind *kind, const stw_place *places,
+                             uint32_t n_places, int n_tiers) {
+    double least = (double)INFINITY;
+    for (uint32_t p = 0; p < n_places; p++) {
+        double bytes = 0;
+        for (int c = 0; c < STW_N_STATE; c++)
+            if ((int)stw_place_tier(&places[p], (stw_component)c) < n_tiers)
+                bytes +=
+                    (double)stw_job_element_bytes(job, (stw_component)c) *
+                    (double)(kind != NULL ? kind->spaces[stw_component_space((stw_component)c)].n
+                                          : job->files.n);
+        least = fmin(least, bytes);
+    }
+    return n_places > 0 ? least : 0;
+}
+
+double stw_cost_state_over_share(const stw_job *job, bool *in_every_layout) {
+    const stw_cluster *c = job->cluster;
+    const double memory = (double)c->gpu.memory_bytes;
+    const double gpus = memory * job->ranks_per_node * c->nodes;
+    const double others =
+        ((double)stw_cluster_host_capacity(c) + (double)c->nvme.capacity_bytes) * c->nodes;
+    stw_place places[STW_MAX_PLACES];
+    double over = -(double)INFINITY;
+    *in_every_layout = false;
+    if (job->n_roles > 1 || c->gpus == 0 || job->run->park.params || job->run->park.grads ||
+        job->run->park.moments)
+        return over;
+    stw_error why = STW_ERROR_INIT;
+    const uint32_t n = job->engine->places(job, places, &why);
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        over = fmax(over, least_state_of(job, &job->kinds[k], places, n, 1) - memory);
+    *in_every_layout =
+        job->frozen == NULL && (least_state_of(job, NULL, places, n, 1) > gpus ||
+                                least_state_of(job, NULL, places, n, STW_N_TIERS) > gpus + others);
+    return over / memory;
 }
 
 /* ---- decisions ---- */

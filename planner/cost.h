@@ -161,9 +161,10 @@ double stw_cost_compute_seconds(const stw_cost *cost);
 /** By how much some row is over its limit whatever is chosen, as a share of the GPU's memory; 0 or
  * less: not known. Where all units share one place, rows are taken together. */
 double stw_cost_least_over_share(const stw_cost *cost);
-/** Is the state alone, of which every rank has its own part, more than some node holds on GPUs,
- * host and NVMe together? Then so it is however these ranks are laid out. */
-bool stw_cost_has_too_much_state(const stw_cost *cost);
+/** The same of parameters, gradients, master and moments alone, known before any row.
+ * @param in_every_layout out: all GPUs, or all GPUs, hosts and NVMe, hold less than one copy of
+ * these: so it is however as many ranks are laid out */
+double stw_cost_state_over_share(const stw_job *job, bool *in_every_layout);
 void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evaluation *out);
 /** What a row may hold: its limit and what it has to spare, less the guard. */
 uint64_t stw_cost_row_limit(const stw_byte_row *row);

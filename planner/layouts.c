@@ -98,6 +98,8 @@ static stw_status solve(const search *s, stw_plan *plan, result *out, stw_error 
     stw_status status = STW_STATUS_OK;
     stw_planner_sieve sieve = {.most_s = s->most_s,
                                .most_rows_s = s->most_rows_s,
+                               .state_first = s->options->fits_only,
+                               .bytes_alone = s->options->fits_only,
                                .rough = true,
                                .most_share = LOOSE_ROWS};
     const stw_planner_options planner = {.time_limit_s = s->end_s - stw_now_s(),

@@ -84,10 +84,6 @@ static stw_status report_solver(stw_solving *s, stw_error *err) {
     report->bound = ilp->stages[s->proof].bound;
     report->gap = ilp->stages[s->proof].gap;
     report->n_stages = ilp->n_stages;
-    if (s->options->write_lp != NULL) { /* as it is now: the program that bound and gap are of */
-        stw_status status = stw_ilp_write(s->cost, &s->bars, s->options->write_lp, err);
-        if (status != STW_STATUS_OK) return status;
-    }
     report->stages = stw_pool_array(s->plan->pool, ilp->n_stages, sizeof *report->stages);
     if (report->stages == NULL || report->version == NULL) return stw_planner_no_memory(err);
     for (uint32_t i = 0; i < ilp->n_stages; i++) {
@@ -292,7 +288,7 @@ static stw_status solve_alone(const void *by, stw_plan *plan, double time_limit_
     options.time_limit_s = time_limit_s;
     options.write_lp = NULL;
     options.no_fixes = options.no_prices = options.no_reasons = options.no_alternatives = true;
-    stw_status status = options.again(plan, &options, err);
+    stw_status status = stw_planner_solve_run(plan, &options, err);
     if (status != STW_STATUS_OK || plan->outcome == STW_OUTCOME_INFEASIBLE) return status;
     return stw_planner_time(plan, options.simulate, err);
 }
@@ -304,8 +300,7 @@ static stw_status explain(stw_solving *s, stw_error *err) {
     if (s->options->no_fixes) goto out;
     STW_TRY(stw_planner_limits(s->plan, stw_solving_left_s(s), err));
     const stw_fix_judge judge = {solve_alone, s->options};
-    const bool simulates = s->options->simulate != NULL &&
-                           s->options->again != NULL; /* else no plan is the final one */
+    const bool simulates = s->options->simulate != NULL; /* else no plan is the final one */
     STW_TRY(stw_planner_fix(s->plan, stw_solving_left_s(s), simulates ? &judge : NULL, err));
 out:
     return status;
@@ -344,14 +339,24 @@ out:
 /* The problem of a job, with room for the answers.
  * @param simulate NULL: rows of seconds are bounds that cost little */
 static stw_status pose(stw_solving *s, stw_planner_simulate simulate, stw_error *err) {
+    const stw_planner_sieve *sieve = s->options->sieve;
     stw_cost_free(s->cost);
     s->cost = NULL;
-    stw_status status = stw_cost_new(s->plan->job, simulate, &s->cost, err);
+    stw_status status = sieve != NULL && sieve->bytes_alone
+                            ? stw_cost_new_bytes(s->plan->job, &s->cost, err)
+                            : stw_cost_new(s->plan->job, simulate, &s->cost, err);
     if (status != STW_STATUS_OK) return status;
     s->choice = stw_choice_new(s->cost, s->cost->pool);
     s->judged.choice = stw_choice_new(s->cost, s->cost->pool);
     const bool made = s->choice.acts != NULL && s->judged.choice.acts != NULL;
     return made ? STW_STATUS_OK : stw_planner_no_memory(err);
+}
+
+/* Is the state alone over some limit? */
+static bool has_too_much_state(const stw_plan *plan, stw_planner_sieve *sieve) {
+    if (sieve == NULL || !sieve->state_first) return false;
+    sieve->over_share = stw_cost_state_over_share(plan->job, &sieve->too_much_state);
+    return sieve->too_big = sieve->over_share > 0 || sieve->too_much_state;
 }
 
 /* Do bounds say that the caller has no use for any choice? */
@@ -361,7 +366,6 @@ static bool is_sieved(const stw_solving *s) {
     sieve->too_slow = sieve->most_s > 0 && stw_cost_least_seconds(s->cost) > sieve->most_s;
     sieve->over_share = stw_cost_least_over_share(s->cost);
     sieve->too_big = !sieve->too_slow && sieve->over_share > sieve->most_share;
-    sieve->too_much_state = sieve->too_big && stw_cost_has_too_much_state(s->cost);
     return sieve->too_slow || sieve->too_big;
 }
 
@@ -373,6 +377,7 @@ stw_status stw_planner_solve_run(stw_plan *plan, const stw_planner_options *opti
                                SEARCH_SHARE * fmax(stw_deadline_end_s() - s.start_s, 0));
     plan->n_alternatives = 0;
     plan->solver.simulated = 0;
+    if (has_too_much_state(plan, options->sieve)) goto out;
     STW_TRY(pose(&s, options->sieve != NULL ? NULL : options->simulate, err));
     if (is_sieved(&s)) goto out;
     if (options->sieve != NULL && !options->only_stage1) {

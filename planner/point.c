@@ -121,7 +121,8 @@ static stw_status fit_layout(const stw_point_base *base, const stw_cluster *clus
                              stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = NULL;
-    stw_planner_sieve sieve = {.most_share = LOOSE_ROWS};
+    stw_planner_sieve sieve = {
+        .state_first = true, .bytes_alone = !options->without_risk, .most_share = LOOSE_ROWS};
     const stw_planner_options planner = {.time_limit_s = options->time_limit_s,
                                          .no_fixes = true,
                                          .no_prices = true,

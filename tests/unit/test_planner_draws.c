@@ -79,9 +79,15 @@ static void rows_hold(void) {
         stw_plan *plan = draws_make(&zoo, 20261123, number, DRAWS_ANY, &run, &rest);
         stw_status status =
             plan != NULL ? stw_cost_new_bytes(plan->job, &cost, &why) : STW_STATUS_BAD_INPUT;
+        bool everywhere = false, too_much = false;
+        if (status == STW_STATUS_OK)
+            too_much = stw_cost_state_over_share(plan->job, &everywhere) > 0 || everywhere;
         for (int i = 0; status == STW_STATUS_OK && i < CHOICES; i++) {
             stw_choice choice = stw_choice_new(cost, cost->pool);
+            stw_evaluation e;
             draws_choice(cost, &rest, &choice);
+            stw_cost_evaluate(cost, &choice, &e);
+            CU_ASSERT_FALSE(too_much && e.fits);
             status = draws_check(plan, cost, &choice, cost->pool, &why);
             runs++;
         }

@@ -156,8 +156,10 @@ uint64_t stw_megatron_outer_bytes(const stw_job *job) {
 
 /* Learned positions are added to the embedding; others turn query and key. */
 bool stw_megatron_turns(const stw_job *job) {
-    for (uint32_t i = 0; i < job->model->n_tensors; i++) {
-        const char *name = job->model->tensors[i].name;
+    const stw_model *model = job->model;
+    for (uint32_t i = 0; i < model->n_tensors; i++) {
+        const char *name = model->tensors[i].name;
+        if (model->groups[model->blocks[model->tensors[i].block].group].facts.transformer) continue;
         if (strstr(name, "position_embeddings.weight") != NULL ||
             strstr(name, "wpe.weight") != NULL)
             return false;

@@ -57,6 +57,7 @@ typedef struct pass {
     uint32_t ready; /* what the next computation waits for beside that: gathered parameters */
     uint32_t worked, sent; /* last computation, last operation of communication */
     double busy_s;         /* of the computations of the whole pass */
+    double *known_s;       /* [4 n_groups] of layers of other stages; 0: not known */
 } pass;
 
 /* ---- which blocks are recomputed ---- */
@@ -136,7 +137,8 @@ static bool look_at_layers(pass *p) {
     stw_megatron_layer *of = stw_pool_array(pool, 2ull * model->n_groups, sizeof *of);
     p->layers = stw_pool_array(pool, model->n_blocks, sizeof *p->layers);
     p->others = stw_pool_array(pool, model->n_blocks, sizeof *p->others);
-    if (p->layers == NULL || p->others == NULL || of == NULL) {
+    p->known_s = stw_pool_array(pool, 4ull * model->n_groups, sizeof *p->known_s);
+    if (p->layers == NULL || p->others == NULL || p->known_s == NULL || of == NULL) {
         p->b->status = stw_fail(p->b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
         return false;
     }
@@ -635,31 +637,30 @@ static double seconds_of(const pass *p, const stw_work *work) {
     return stw_work_seconds(p->job->cluster, work->items, work->n);
 }
 
+/* Forward and backward of a layer; those of a group that are alike take as long. */
+static double layer_seconds(const pass *p, const layer_state *s) {
+    const stw_work_style style = style_of(p, s);
+    double *known = &p->known_s[4 * p->job->model->blocks[s->block].group + 2 * style.fp8 +
+                                (s->recompute ? 1u : 0u)];
+    stw_work work;
+    if (*known > 0) return *known;
+    stw_block_forward_work(p->job, s->block, &style, &work);
+    *known = seconds_of(p, &work);
+    backward_work(p, s, &work);
+    return *known += seconds_of(p, &work);
+}
+
 /* Seconds of the computations of a micro batch on a stage. */
 static double stage_seconds(const pass *p, uint32_t stage) {
     pass other = *p;
-    double seconds = 0, known = 0;
+    double seconds = 0;
     stw_work work;
     if (stage == p->stage) return p->busy_s;
     other.stage = stage;
     other.layers = p->others;
     place_layers(&other);
     choose_in_chunks(&other);
-    for (uint32_t i = 0; i < other.n; i++) {
-        const layer_state *s = &other.layers[i], *before = i > 0 ? s - 1 : NULL;
-        const uint32_t group = p->job->model->blocks[s->block].group;
-        const bool like = before != NULL && before->recompute == s->recompute &&
-                          p->job->model->blocks[before->block].group == group &&
-                          style_of(p, before).fp8 == style_of(p, s).fp8;
-        if (!like) {
-            const stw_work_style style = style_of(p, s);
-            stw_block_forward_work(p->job, s->block, &style, &work);
-            known = seconds_of(p, &work);
-            backward_work(&other, s, &work);
-            known += seconds_of(p, &work);
-        }
-        seconds += known;
-    }
+    for (uint32_t i = 0; i < other.n; i++) seconds += layer_seconds(p, &other.layers[i]);
     for (int way = 0; way < 2 && stage + 1 == p->job->run->parallel.pp; way++) {
         head_work(p, way == 1, &work);
         seconds += seconds_of(p, &work);
@@ -674,7 +675,7 @@ static double stage_seconds(const pass *p, uint32_t stage) {
 static void wait_for_others(pass *p) {
     const stw_parallel *way = &p->job->run->parallel;
     double passes = (double)p->job->run->batch.grad_accumulation, slowest = 0, all = 0;
-    if (way->pp == 1) return;
+    if (way->pp == 1 || !stw_program_is_full(p->b->program, STW_PHASE_FORWARD_BACKWARD)) return;
     for (uint32_t stage = 0; stage < way->pp; stage++) {
         double seconds = stage_seconds(p, stage);
         slowest = seconds > slowest ? seconds : slowest;
@@ -699,7 +700,8 @@ static uint64_t sent_bytes(const pass *p) {
 void stw_megatron_look_at_offload(stw_builder *b, stw_megatron_state *state) {
     pass p = {.b = b, .job = b->job, .stage = b->job->kinds[b->layout->kind].stage};
     stw_host_pool pool = {.bytes = 0};
-    if (b->status != STW_STATUS_OK || !b->job->model->facts_known || !look_at_layers(&p)) return;
+    if (b->status != STW_STATUS_OK || !b->job->model->facts_known) return;
+    if (stw_megatron_settings_of(b->job->run).offload_modules.n == 0 || !look_at_layers(&p)) return;
     for (uint32_t i = 0; i < p.n; i++)
         for (uint32_t k = 0; k < p.layers[i].off.n; k++)
             for (uint64_t t = 0; t < p.layers[i].times; t++)
