@@ -154,13 +154,16 @@ static bool is_straight(const surface *s, const edge *e, uint32_t from, uint32_t
     return true;
 }
 
-/* Halve what is between two counts while it is not straight. */
+/* Halve what is between two counts while it is not straight; all the way where what is around a
+ * block depends on the policies of all others. */
 static stw_status refine(surface *s, const edge *e, uint32_t from, uint32_t to, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const uint32_t middle = from + (to - from) / 2;
     if (middle == from) return STW_STATUS_OK;
     STW_TRY(add_point_at(s, e, middle, err));
-    if (is_straight(s, e, from, middle, to)) return STW_STATUS_OK;
+    const stw_job *job = s->cost->job;
+    const bool mixes = job->engine->mixes != NULL && job->engine->mixes(job);
+    if (!mixes && is_straight(s, e, from, middle, to)) return STW_STATUS_OK;
     STW_TRY(refine(s, e, from, middle, err));
     STW_TRY(refine(s, e, middle, to, err));
 out:
