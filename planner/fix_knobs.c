@@ -18,6 +18,8 @@ static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
 /* Counts of GiB and tokens change by one part of so many where others may be at risk. */
 enum { FURTHER_PART = 12 };
 
+#define FEWER "fewer activations and logits per GPU"
+
 /* A share of the GPU goes down by one of so many parts, to so many of them. */
 enum { SHARES = 20, LEAST_SHARE = 4 };
 
@@ -202,6 +204,13 @@ static void add_knob(const adding *to, stw_knob k) {
     if (k.n > 0 && to->knobs->n < STW_MAX_KNOBS) to->knobs->list[to->knobs->n++] = k;
 }
 
+/* A knob of steps 1 to n from a count. */
+static stw_knob counted(const char *key, const char *why, stw_knob_kind kind, uint64_t from,
+                        uint64_t step, uint64_t n) {
+    return (stw_knob){
+        .key = key, .why = why, .kind = kind, .from = from, .step = step, .whole = from, .n = n};
+}
+
 static stw_reach reach_of(const char *key) {
     if (strcmp(key, "engine") == 0) return STW_REACH_ENGINE;
     return strncmp(key, "park.", 5) == 0 ? STW_REACH_PARK : STW_REACH_SETTING;
@@ -323,11 +332,8 @@ static void add_roles(const adding *to) {
         if (role->free_cache_engine == false && strcmp(role->with, "none") != 0)
             add(to, frees, "true", "the role sleeps while others use its GPUs");
         const uint64_t now = (uint64_t)(role->gpu_memory_utilization * SHARES + 0.999);
-        add_knob(to, (stw_knob){.key = share,
-                                .why = "a smaller KV cache",
-                                .kind = STW_KNOB_SHARE,
-                                .from = now,
-                                .n = now > LEAST_SHARE ? now - LEAST_SHARE : 0});
+        add_knob(to, counted(share, "a smaller KV cache", STW_KNOB_SHARE, now, 1,
+                             now > LEAST_SHARE ? now - LEAST_SHARE : 0));
     }
 }
 
@@ -342,12 +348,9 @@ static void add_host_room(const adding *to) {
                   {"node.host.page_lock_limit", cluster->host.page_lock_limit_bytes}};
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
         if (limits[i].limit_bytes < memory)
-            add_knob(to, (stw_knob){.key = limits[i].key,
-                                    .why = "the node has the memory",
-                                    .kind = STW_KNOB_GIB,
-                                    .from = limits[i].limit_bytes / GIB,
-                                    .step = 1,
-                                    .n = memory / GIB - limits[i].limit_bytes / GIB});
+            add_knob(to, counted(limits[i].key, "the node has the memory", STW_KNOB_GIB,
+                                 limits[i].limit_bytes / GIB, 1,
+                                 memory / GIB - limits[i].limit_bytes / GIB));
 }
 
 /* Doublings of `from` while all of `whole` can be cut into so many parts: 8 of 24 ranks, not 16. */
@@ -371,16 +374,11 @@ static void add_packed(const adding *to) {
     const stw_run_spec *run = &to->plan->run;
     const uint64_t packed = run->batch.max_tokens_per_gpu;
     const uint64_t one = stw_max_u64(stw_div_up_u64(run->batch.seq_len, run->parallel.cp), 1);
-    stw_knob k = {.key = "batch.max_tokens_per_gpu",
-                  .why = "fewer activations and logits per GPU",
-                  .kind = STW_KNOB_PART,
-                  .reach = STW_REACH_BATCH,
-                  .from = packed,
-                  .whole = packed};
+    stw_knob k = counted("batch.max_tokens_per_gpu", FEWER, STW_KNOB_PART, packed, one, 0);
+    k.reach = STW_REACH_BATCH;
     if (packed <= one) return;
     if (run->batch.tokens_per_step > 0) {
         k.kind = STW_KNOB_DOWN;
-        k.step = one;
         k.n = stw_div_up_u64(packed, one) - 1;
     } else {
         for (uint64_t parts = 2; packed / parts >= one; parts++) k.n += packed % parts == 0;
@@ -394,20 +392,15 @@ static void add_ways(const adding *to) {
     const uint64_t micro = run->batch.micro_batch, replicas = run->parallel.dp_replicate;
     const uint64_t passes = micro * run->batch.grad_accumulation;
     add(to, "attention", "flash", "keeps no attention scores");
-    add_knob(to, (stw_knob){.key = "parallel.dp_replicate",
-                            .why = "shards the state over more GPUs instead of replicating it",
-                            .kind = STW_KNOB_PART,
-                            .from = replicas,
-                            .whole = replicas,
-                            .n = parts_below(replicas, replicas)});
+    add_knob(to, counted("parallel.dp_replicate",
+                         "shards the state over more GPUs instead of replicating it", STW_KNOB_PART,
+                         replicas, 1, parts_below(replicas, replicas)));
     add(to, "loss.fused", "true", "never holds all logits at once");
-    add_knob(to, (stw_knob){.key = "batch.micro_batch",
-                            .why = "fewer activations and logits per GPU",
-                            .kind = STW_KNOB_PART,
-                            .reach = STW_REACH_BATCH,
-                            .from = micro,
-                            .whole = passes,
-                            .n = parts_below(micro, passes)});
+    stw_knob k =
+        counted("batch.micro_batch", FEWER, STW_KNOB_PART, micro, 1, parts_below(micro, passes));
+    k.reach = STW_REACH_BATCH;
+    k.whole = passes;
+    add_knob(to, k);
     add_packed(to);
 }
 
@@ -415,20 +408,16 @@ static void add_parallel(const adding *to) {
     const stw_run_spec *run = &to->plan->run;
     uint64_t cut[MAX_CUT] = {to->plan->job->group};
     size_t kinds = experts_of(to->plan->model, &cut[1], MAX_CUT - 1);
-    if (kinds > 0)
-        add_knob(to, (stw_knob){.key = "parallel.ep",
-                                .why = "gathers only a part of the experts",
-                                .kind = STW_KNOB_DOUBLE,
-                                .from = run->parallel.ep,
-                                .n = cutting_doublings(run->parallel.ep, &cut[1], kinds),
-                                .follows_nodes = true});
-    add_knob(to, (stw_knob){.key = "parallel.cp",
-                            .why = "cuts sequences over GPUs",
-                            .kind = STW_KNOB_DOUBLE,
-                            .from = run->parallel.cp,
-                            .n = cutting_doublings(run->parallel.cp, cut, 1) +
-                                 (kinds == 0 ? MAX_NODE_DOUBLINGS : 0),
-                            .follows_nodes = kinds == 0});
+    stw_knob ep = counted("parallel.ep", "gathers only a part of the experts", STW_KNOB_DOUBLE,
+                          run->parallel.ep, 1, 0);
+    stw_knob cp = counted("parallel.cp", "cuts sequences over GPUs", STW_KNOB_DOUBLE,
+                          run->parallel.cp, 1, cutting_doublings(run->parallel.cp, cut, 1));
+    if (kinds > 0) ep.n = cutting_doublings(run->parallel.ep, &cut[1], kinds);
+    if (kinds == 0) cp.n += MAX_NODE_DOUBLINGS;
+    ep.follows_nodes = true;
+    cp.follows_nodes = kinds == 0;
+    add_knob(to, ep);
+    add_knob(to, cp);
 }
 
 /* What changes the run's meaning. */
@@ -443,14 +432,10 @@ static void add_quality(const adding *to) {
                                 .word = "bf16",
                                 .n = 1,
                                 .alone = true});
-    if (length > MIN_SEQ_LEN)
-        add_knob(to, (stw_knob){.key = "batch.seq_len",
-                                .why = "fewer activations and logits per GPU",
-                                .kind = STW_KNOB_DOWN,
-                                .reach = STW_REACH_SEQUENCE,
-                                .from = length,
-                                .step = step,
-                                .n = stw_div_up_u64(length, step) - 1});
+    stw_knob k = counted("batch.seq_len", FEWER, STW_KNOB_DOWN, length, step, 0);
+    k.reach = STW_REACH_SEQUENCE;
+    if (length > MIN_SEQ_LEN) k.n = stw_div_up_u64(length, step) - 1;
+    add_knob(to, k);
 }
 
 /* Does the engine keep state on NVMe? */
@@ -464,23 +449,17 @@ static bool uses_nvme(const stw_plan *plan) {
 static void add_machines(const adding *to) {
     const uint64_t nodes = to->plan->cluster.nodes;
     const uint64_t disk = to->plan->cluster.nvme.capacity_bytes / GIB;
-    if (uses_nvme(to->plan))
-        add_knob(to, (stw_knob){.key = "node.nvme.capacity",
-                                .why = disk > 0 ? "a larger disk in each node"
-                                                : "a disk in each node, read at 3 and written at "
-                                                  "1.5 GB/s unless node.nvme says other rates",
-                                .kind = STW_KNOB_GIB,
-                                .reach = STW_REACH_MACHINES,
-                                .from = disk,
-                                .step = DISK_STEP_GIB,
-                                .n = MOST_DISK_STEPS});
-    add_knob(to, (stw_knob){.key = "nodes",
-                            .why = "shards the state over more GPUs",
-                            .kind = STW_KNOB_NODES,
-                            .reach = STW_REACH_MACHINES,
-                            .from = nodes,
-                            .step = 1,
-                            .n = nodes * (MAX_NODE_FACTOR - 1)});
+    const char *why = disk > 0 ? "a larger disk in each node"
+                               : "a disk in each node, read at 3 and written at 1.5 GB/s unless "
+                                 "node.nvme says other rates";
+    stw_knob k = counted("node.nvme.capacity", why, STW_KNOB_GIB, disk, DISK_STEP_GIB,
+                         uses_nvme(to->plan) ? MOST_DISK_STEPS : 0);
+    k.reach = STW_REACH_MACHINES;
+    add_knob(to, k);
+    k = counted("nodes", "shards the state over more GPUs", STW_KNOB_NODES, nodes, 1,
+                nodes * (MAX_NODE_FACTOR - 1));
+    k.reach = STW_REACH_MACHINES;
+    add_knob(to, k);
 }
 
 bool stw_knob_of_limit(const stw_plan *plan, const char *resource, uint64_t most_gib,
@@ -496,12 +475,7 @@ bool stw_knob_of_limit(const stw_plan *plan, const char *resource, uint64_t most
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const uint64_t from = keys[i].now_bytes / GIB;
         if (strcmp(resource, keys[i].resource) != 0 || most_gib <= from) continue;
-        *out = (stw_knob){.key = keys[i].key,
-                          .why = "",
-                          .kind = STW_KNOB_GIB,
-                          .from = from,
-                          .step = 1,
-                          .n = most_gib - from};
+        *out = counted(keys[i].key, "", STW_KNOB_GIB, from, 1, most_gib - from);
         return true;
     }
     return false;

@@ -52,12 +52,15 @@ static uint64_t nodes_of(const stw_fix *fix) {
     return 0;
 }
 
+static bool follows(const stw_fix_change *c) {
+    return strcmp(c->set, "batch.grad_accumulation") == 0 ||
+           strcmp(c->set, "parallel.sequence_parallel") == 0;
+}
+
 /* Without those that follow from others. */
 static uint32_t settings_of(const stw_fix *fix) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < fix->n_changes; i++)
-        n += strcmp(fix->changes[i].set, "batch.grad_accumulation") != 0 &&
-             strcmp(fix->changes[i].set, "parallel.sequence_parallel") != 0;
+    for (uint32_t i = 0; i < fix->n_changes; i++) n += !follows(&fix->changes[i]);
     return n;
 }
 
@@ -90,10 +93,11 @@ static bool has_change(const stw_fix *fix, const stw_fix_change *c, bool any_val
 static bool is_more_of_one(const stw_found *before, uint32_t n, const stw_fix *fix) {
     for (uint32_t i = 0; i < n; i++) {
         const stw_fix *other = &before[i].fix;
-        const bool alike = other->n_changes == fix->n_changes && other->at_risk == fix->at_risk;
+        const bool alike = settings_of(other) == settings_of(fix) && other->at_risk == fix->at_risk;
         bool more = other->at_risk <= fix->at_risk;
         for (uint32_t c = 0; more && c < other->n_changes; c++)
-            more = has_change(fix, &other->changes[c], alike);
+            more = (alike && follows(&other->changes[c])) ||
+                   has_change(fix, &other->changes[c], alike);
         if (more) return true;
     }
     return false;

@@ -373,7 +373,9 @@ stw_status stw_fix_verify(stw_trials *trials, stw_fix *fix, const stw_fix_judge 
     made.cluster = specs.cluster;
     made.run = specs.run;
     made.job = specs.job;
-    STW_TRY(judge->solve(judge->by, &made, left_s, &refused));
+    status = judge->solve(judge->by, &made, left_s, &refused);
+    specs.job = made.job; /* it may have another one now */
+    if (status != STW_STATUS_OK) goto out;
     spend(trials, &made, PLANNED);
     const stw_verdict verdict = stw_plan_bytes_verdict(&made);
     const double iteration_s = stw_plan_iteration_s(&made);

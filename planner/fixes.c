@@ -75,6 +75,7 @@ static stw_status note(stw_found_list *to, const stw_mix *mix, stw_trial trial, 
         const size_t used = strlen(why);
         const stw_knob *knob = mix->knobs[k];
         if (knob->reach > found.reach) found.reach = knob->reach;
+        if (knob->kind == STW_KNOB_NODES && mix->knobs[0]->kind == STW_KNOB_LAYOUT) continue;
         snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", knob->why);
     }
     const uint32_t n = stw_mix_changes(to->plan, mix, changes);

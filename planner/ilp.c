@@ -183,12 +183,12 @@ static stw_status fill_lp(const char *path, void *milp, stw_error *err) {
     return stw_milp_write_lp(milp, path, err);
 }
 
-static stw_status write_lp(const stw_cost *cost, const stw_ilp_options *options, stw_error *err) {
-    const stw_ilp_shape shape = {
-        .n_rings = cost->n_rings, .bars = options->bars, .in_seconds = true};
+stw_status stw_ilp_write(const stw_cost *cost, const stw_bars *bars, const char *path,
+                         stw_error *err) {
+    const stw_ilp_shape shape = {.n_rings = cost->n_rings, .bars = *bars, .in_seconds = true};
     stw_ilp ilp = {0};
     stw_status status = stw_ilp_build(cost, &shape, &ilp, err);
-    if (status == STW_STATUS_OK) status = stw_file_make(options->write_lp, fill_lp, ilp.milp, err);
+    if (status == STW_STATUS_OK) status = stw_file_make(path, fill_lp, ilp.milp, err);
     stw_milp_free(ilp.milp);
     return status;
 }
@@ -218,7 +218,6 @@ stw_status stw_ilp_solve(const stw_cost *cost, const stw_ilp_options *options, s
                 .best = choice,
                 .best_s = options->most_s > 0 ? options->most_s : INFINITY};
     STW_TRY(begin(&s));
-    if (options->write_lp != NULL) STW_TRY(write_lp(cost, options, err));
     STW_TRY(settle_rings(&s));
     judge(&s, start_s);
 out:

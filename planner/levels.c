@@ -79,10 +79,8 @@ out:
 static stw_status solve_once(stw_solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_cost_limit_gpu(s->cost, s->limit_bytes);
-    stw_ilp_options ilp = {.time_limit_s = stw_solving_left_s(s),
-                           .gap = stw_solving_gap(s->options),
-                           .write_lp = s->options->write_lp,
-                           .bars = s->bars};
+    stw_ilp_options ilp = {
+        .time_limit_s = stw_solving_left_s(s), .gap = stw_solving_gap(s->options), .bars = s->bars};
     STW_TRY(stw_ilp_solve(s->cost, &ilp, &s->choice, &s->ilp, err));
     if (s->ilp.outcome == STW_MILP_LIMIT) STW_TRY(solve_by_descents(s, err));
 out:

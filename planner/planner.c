@@ -84,6 +84,10 @@ static stw_status report_solver(stw_solving *s, stw_error *err) {
     report->bound = ilp->stages[s->proof].bound;
     report->gap = ilp->stages[s->proof].gap;
     report->n_stages = ilp->n_stages;
+    if (s->options->write_lp != NULL) { /* as it is now: the program that bound and gap are of */
+        stw_status status = stw_ilp_write(s->cost, &s->bars, s->options->write_lp, err);
+        if (status != STW_STATUS_OK) return status;
+    }
     report->stages = stw_pool_array(s->plan->pool, ilp->n_stages, sizeof *report->stages);
     if (report->stages == NULL || report->version == NULL) return stw_planner_no_memory(err);
     for (uint32_t i = 0; i < ilp->n_stages; i++) {
@@ -288,7 +292,7 @@ static stw_status solve_alone(const void *by, stw_plan *plan, double time_limit_
     options.time_limit_s = time_limit_s;
     options.write_lp = NULL;
     options.no_fixes = options.no_prices = options.no_reasons = options.no_alternatives = true;
-    stw_status status = stw_planner_solve_run(plan, &options, err);
+    stw_status status = options.again(plan, &options, err);
     if (status != STW_STATUS_OK || plan->outcome == STW_OUTCOME_INFEASIBLE) return status;
     return stw_planner_time(plan, options.simulate, err);
 }
@@ -300,7 +304,8 @@ static stw_status explain(stw_solving *s, stw_error *err) {
     if (s->options->no_fixes) goto out;
     STW_TRY(stw_planner_limits(s->plan, stw_solving_left_s(s), err));
     const stw_fix_judge judge = {solve_alone, s->options};
-    const bool simulates = s->options->simulate != NULL; /* else no plan is the final one */
+    const bool simulates = s->options->simulate != NULL &&
+                           s->options->again != NULL; /* else no plan is the final one */
     STW_TRY(stw_planner_fix(s->plan, stw_solving_left_s(s), simulates ? &judge : NULL, err));
 out:
     return status;

@@ -34,9 +34,10 @@ typedef struct stw_planner_options {
     double time_limit_s;
     double gap; /* relative MIP gap of stage 1; negative: 1e-4; 0 asks for a proof */
     bool gap_is_set;
-    const char *write_lp;     /* path of the stage-1 problem in CPLEX LP format, or NULL */
-    bool no_fixes;            /* do not search for fixes when nothing fits */
-    bool no_prices;           /* do not re-solve for prices */
+    const char
+        *write_lp;  /* path of the program that was solved last, in CPLEX LP format, or NULL */
+    bool no_fixes;  /* do not search for fixes when nothing fits */
+    bool no_prices; /* do not re-solve for prices */
     bool no_alternatives;     /* nor for what a fuller GPU would bring */
     bool no_reasons;          /* do not search for what binds where nothing fits */
     bool only_stage1;         /* take the solver's choice as it is */
@@ -44,6 +45,8 @@ typedef struct stw_planner_options {
     stw_planner_sieve *sieve; /* NULL: none */
     /* Compares choices; planner and simulator do not know each other. NULL: by the rows alone. */
     stw_planner_simulate simulate;
+    /* Plans fixes, as a command with their options does: set by stw_planner_solve itself. */
+    stw_status (*again)(stw_plan *plan, const struct stw_planner_options *options, stw_error *err);
 } stw_planner_options;
 
 /** Decide, derive, predict. Where keys of the run are `auto` that the engine lists as turns

@@ -9,11 +9,10 @@
 
 typedef struct stw_ilp_options {
     double time_limit_s;
-    double gap;           /* 0 asks for a proof */
-    const char *write_lp; /* the whole problem, all ring options in one, goes there; or NULL */
-    bool no_solver;       /* least over: by the descents alone, as where the solver fails */
-    uint32_t most_nodes;  /* > 0: of each search; so that the answer depends on no clock */
-    bool quick;           /* what rounding finds will do: do not ask for whole units */
+    double gap;          /* 0 asks for a proof */
+    bool no_solver;      /* least over: by the descents alone, as where the solver fails */
+    uint32_t most_nodes; /* > 0: of each search; so that the answer depends on no clock */
+    bool quick;          /* what rounding finds will do: do not ask for whole units */
     stw_bars bars;
     double most_s; /* > 0: choices that take longer are of no interest (STW_MILP_CUT_OFF) */
 } stw_ilp_options;
@@ -36,6 +35,9 @@ typedef struct stw_ilp_result {
  * fails counts as one whose time is over. */
 STW_MUST_USE stw_status stw_ilp_solve(const stw_cost *cost, const stw_ilp_options *options,
                                       stw_choice *choice, stw_ilp_result *result, stw_error *err);
+/** Write the program, with all ring options in one, in CPLEX LP format. */
+STW_MUST_USE stw_status stw_ilp_write(const stw_cost *cost, const stw_bars *bars, const char *path,
+                                      stw_error *err);
 /** For problems in which nothing fits: the choice that is the least over. That is, in this order:
  * the smallest sum over memories (GPU, and each kind of node's host memory, page-locked memory and
  * NVMe) of the bytes by which the worst instant exceeds the limit, each as a share of that limit

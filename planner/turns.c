@@ -373,7 +373,10 @@ out:
     return status;
 }
 
-stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options, stw_error *err) {
+stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *given, stw_error *err) {
+    stw_planner_options whole = *given;
+    const stw_planner_options *options = &whole;
+    whole.again = stw_planner_solve;
     const double start_s = stw_planner_now_s(), limit_s = options->time_limit_s;
     plan->turned = NULL;
     stw_status status = stw_planner_solve_run(plan, options, err);

@@ -8,7 +8,7 @@
 #include "plan/engines/bytes.h"
 #include "reports/plan_sections.h"
 
-enum { MOST_FIXES = 3 };
+enum { MOST_FIXES = 3, FIX_LINES = 12, FIX_COLUMNS = 70 };
 
 static void put_text(const stw_section *s, stw_text *line) {
     if (line->failed) s->out->failed = true;
@@ -122,13 +122,27 @@ static void put_activations(const stw_section *s) {
 
 /* ---- what to change ---- */
 
-/* Of the first MOST_FIXES those that leave a plan at risk, or those that do not:
+/* How many of the first MOST_FIXES are so short that a screen has room for them; one at least. */
+static uint32_t fixes_told(const stw_plan *plan) {
+    char changes[512], effect[512];
+    size_t lines = 0;
+    uint32_t n = 0;
+    for (; n < plan->n_fixes && n < MOST_FIXES; n++) {
+        stw_fix_options(plan->fixes[n].changes, plan->fixes[n].n_changes, changes, sizeof changes);
+        stw_fix_effect(&plan->fixes[n], effect, sizeof effect);
+        lines += (strlen(changes) + strlen(effect)) / FIX_COLUMNS + 1;
+        if (lines > FIX_LINES && n > 0) break;
+    }
+    return n;
+}
+
+/* Of the first `told` those that leave a plan at risk, or those that do not:
  * "--set nodes=2: halves the state". */
-static void put_fixes_of(const stw_section *s, bool at_risk) {
+static void put_fixes_of(const stw_section *s, uint32_t told, bool at_risk) {
     const stw_plan *plan = s->plan;
     char changes[512], effect[512];
     uint32_t n = 0;
-    for (uint32_t i = 0; i < plan->n_fixes && i < MOST_FIXES; i++) {
+    for (uint32_t i = 0; i < told; i++) {
         const stw_fix *fix = &plan->fixes[i];
         if (fix->at_risk != at_risk) continue;
         if (n++ == 0)
@@ -162,10 +176,10 @@ static void put_limit(const stw_section *s) {
 static void put_fixes(const stw_section *s) {
     const stw_plan *plan = s->plan;
     if (plan->verdict != STW_VERDICT_DOES_NOT_FIT) return;
-    put_fixes_of(s, false);
-    put_fixes_of(s, true);
-    if (plan->n_fixes > MOST_FIXES)
-        stw_doc_item(s->out, s->format, "and %u more", plan->n_fixes - MOST_FIXES);
+    const uint32_t told = fixes_told(plan);
+    put_fixes_of(s, told, false);
+    put_fixes_of(s, told, true);
+    if (plan->n_fixes > told) stw_doc_item(s->out, s->format, "and %u more", plan->n_fixes - told);
     if (plan->n_bindings > 0 && plan->n_fixes == 0)
         stw_doc_line(s->out, s->format, "No change that was tried makes it fit on this cluster.");
     put_limit(s);
