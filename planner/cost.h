@@ -109,6 +109,10 @@ typedef struct stw_cost {
     stw_byte_row *byte_rows;
     stw_time_row *time_rows;
     size_t byte_row_room, time_row_room;
+    /* What no choice is simulated faster than: sums of work alone. The stretch FORWARD stands for
+     * forward and backward together. */
+    uint32_t n_proof_rows;
+    stw_time_row *proof_rows;
 } stw_cost;
 
 /** What one solver chose. A plain value; `acts` lies with whoever made it. */

@@ -43,5 +43,9 @@ STW_MUST_USE stw_status stw_solving_search(stw_solving *s, stw_error *err);
 /** Rows are upper bounds: where nothing fits by them, something may in the bytes by which they
  * overstate. First without risk, then under the limits at hand. */
 STW_MUST_USE stw_status stw_solving_search_spare(stw_solving *s, stw_error *err);
+/** A bound that no simulated plan within the limits lies below, as a stage of s->ilp. (proof.c)
+ * @param all what was walked @param here_s an iteration of the plan */
+STW_MUST_USE stw_status stw_solving_prove(stw_solving *s, const stw_candidates *all, double here_s,
+                                          stw_error *err);
 
 #endif

@@ -224,8 +224,12 @@ static stw_status simulate_choices(stw_solving *s, stw_error *err) {
     s->here_s = iteration_s(&all.list[chosen]);
     s->fastest_s = iteration_s(&all.list[all.fastest]);
     note_comparison(s, &all, chosen);
+    if (all.simulate != NULL && status == STW_STATUS_OK)
+        STW_TRY(stw_solving_prove(s, &all, s->here_s, err));
     const bool tells = status == STW_STATUS_OK && !s->options->no_alternatives;
-    return tells ? tell_fuller(s, s->here_s, err) : status;
+    if (tells) STW_TRY(tell_fuller(s, s->here_s, err));
+out:
+    return status;
 }
 
 static stw_status price(stw_solving *s, stw_error *err) {

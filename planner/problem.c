@@ -397,7 +397,9 @@ static stw_status read_places(stw_build *b, stw_error *err) {
     b->flows = stw_pool_array(b->pool, per_kind, sizeof *b->flows);
     b->step_s = stw_pool_array(b->pool, per_kind, sizeof *b->step_s);
     b->instants = stw_pool_array(b->pool, kinds, sizeof *b->instants);
-    if (b->bytes == NULL || b->flows == NULL || b->step_s == NULL || b->instants == NULL)
+    b->best_flows = stw_pool_array(b->pool, per_kind, sizeof *b->flows);
+    if (b->bytes == NULL || b->flows == NULL || b->best_flows == NULL || b->step_s == NULL ||
+        b->instants == NULL)
         return no_memory(err);
     place_search s = {.build = b};
     for (s.kind = 0; s.kind < kinds; s.kind++)
@@ -409,6 +411,7 @@ static stw_status read_places(stw_build *b, stw_error *err) {
                     if (s.kind == cost->job->largest ||
                         (cost->whole && cost->job->kinds[s.kind].home == 0))
                         STW_TRY(read_place(&s, err));
+        if (turn == 0) memcpy(b->best_flows, b->flows, per_kind * sizeof *b->flows);
         s.crowded = b->seconds && is_crowded(b);
         if (!s.crowded) break;
     }
@@ -455,6 +458,7 @@ static stw_status add_rows(stw_build *b, stw_error *err) {
     } else {
         STW_TRY(stw_rows_add_step(b, err));
         STW_TRY(stw_rows_add_sharing(b, err));
+        STW_TRY(stw_rows_add_step_proof(b, err));
         if (forward) STW_TRY(stw_rows_add_forward_seconds(b, err));
     }
     STW_TRY(stw_rows_add_loads(b, err));

@@ -264,6 +264,7 @@ static void add_step_op(const stw_job *job, const stw_program *program, stw_op o
     }
     add_all(&demand, flow->resource_s);
     flow->stream_s[op.stream] += alone;
+    flow->stream_startup_s[op.stream] += demand.startup_s;
     if (stw_op_is(&op, STW_OP_CLASS_MOVE)) {
         add_move(program, &op, &demand, work, flow);
     } else if (op.kind == STW_OP_UPDATE) {
@@ -292,6 +293,7 @@ void stw_read_flow(const stw_job *job, const stw_program *program, bool crowded,
     average(out->in_resource_s, STW_N_RESOURCES, out->buckets);
     average(out->out_resource_s, STW_N_RESOURCES, out->buckets);
     average(out->stream_s, STW_N_STREAMS, out->buckets);
+    average(out->stream_startup_s, STW_N_STREAMS, out->buckets);
     double *sums[] = {&out->read_s,  &out->in_s,      &out->update_s,    &out->out_s,
                       &out->write_s, &out->startup_s, &out->read_disk_s, &out->write_disk_s};
     for (unsigned i = 0; i < sizeof sums / sizeof sums[0]; i++) *sums[i] /= out->buckets;
@@ -322,6 +324,7 @@ void stw_read_load(const stw_job *job, const stw_program *program, stw_load_read
 
 static void add_work(const stw_op *op, const stw_demand *demand, stw_pass_work *work) {
     work->stream_s[op->stream] += stw_demand_alone_s(demand);
+    work->startup_s[op->stream] += demand->startup_s;
     add_all(demand, work->resource_s);
 }
 
@@ -494,12 +497,15 @@ static void read_edges(passes *p, int pass, stw_pass_work *out) {
         uint32_t last = end;
         while (last > begin && !takes(p, last - 1, kind)) last--;
         if (last == begin) continue;
-        double edge_s = lead_s(p, begin, end, kind) + tail_s(p, last - 1, end);
+        const double first_s = lead_s(p, begin, end, kind);
+        const double edge_s = first_s + tail_s(p, last - 1, end);
         if (kind >= STW_N_STREAMS) {
             out->resource_edge_s[kind - STW_N_STREAMS] = edge_s;
+            out->resource_lead_s[kind - STW_N_STREAMS] = first_s;
             continue;
         }
         out->stream_edge_s[kind] = edge_s;
+        out->stream_lead_s[kind] = first_s;
         uint32_t first = begin;
         while (!takes(p, first, kind)) first++;
         for (uint32_t i = first; i < last; i++)

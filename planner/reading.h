@@ -91,7 +91,8 @@ typedef struct stw_flow {
     double buckets;
     uint64_t params; /* of all buckets */
     double resource_s[STW_N_RESOURCES];
-    double stream_s[STW_N_STREAMS];                /* alone, start-up included */
+    double stream_s[STW_N_STREAMS]; /* alone, start-up included */
+    double stream_startup_s[STW_N_STREAMS];
     double read_s, in_s, update_s, out_s, write_s; /* alone */
     double startup_s;                              /* of all copies; in the sums above */
     double read_disk_s, write_disk_s;              /* of the disk as both directions share it */
@@ -122,8 +123,10 @@ void stw_read_load(const stw_job *job, const stw_program *program, stw_load_read
  * the pass does; 0 where it has no work in the pass. */
 typedef struct stw_pass_work {
     double stream_s[STW_N_STREAMS]; /* alone, start-up included */
+    double startup_s[STW_N_STREAMS];
     double resource_s[STW_N_RESOURCES];
     double stream_edge_s[STW_N_STREAMS], resource_edge_s[STW_N_RESOURCES];
+    double stream_lead_s[STW_N_STREAMS], resource_lead_s[STW_N_RESOURCES]; /* the first of them */
     double beside_s[STW_N_STREAMS]; /* of the opposite stream, from the first to the last of this */
     /** Of all computations the way from an earlier one, whose end lets copies and collectives start
      * that this one waits for, to its own end; over the number of computations on this way. 0 where

@@ -95,6 +95,22 @@ stw_time_row *stw_row_seconds(stw_cost *cost, stw_stretch stretch, const char *f
     return row;
 }
 
+stw_rows_kept stw_proof_begin(stw_cost *cost) {
+    const stw_rows_kept kept = {cost->time_rows, cost->n_time_rows, cost->time_row_room};
+    cost->time_rows = cost->proof_rows;
+    cost->n_time_rows = cost->n_proof_rows;
+    cost->time_row_room = cost->n_proof_rows;
+    return kept;
+}
+
+void stw_proof_end(stw_cost *cost, const stw_rows_kept *kept) {
+    cost->proof_rows = cost->time_rows;
+    cost->n_proof_rows = cost->n_time_rows;
+    cost->time_rows = kept->rows;
+    cost->n_time_rows = kept->n;
+    cost->time_row_room = kept->room;
+}
+
 /* ---- bytes ---- */
 
 uint64_t stw_build_staging(const stw_build *b, uint32_t kind, uint32_t load, stw_tier tier) {

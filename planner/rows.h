@@ -19,6 +19,7 @@ typedef struct stw_build {
     stw_program **programs;      /* [n_places][STW_N_ACTS] see stw_build_program */
     stw_place_bytes *bytes;      /* [n_kinds][n_places][n_rings] */
     stw_flow *flows;             /* [n_places][n_rings] of the largest kind */
+    stw_flow *best_flows;        /* the same, all caches left to each place */
     stw_saved saved[STW_N_ACTS]; /* n 0: not read */
     uint64_t *stash_bytes;       /* [n_acts] of activations on the host, per block */
     uint64_t *staging_bytes;     /* [n_kinds][n_loads][STW_N_TIERS] of the load */
@@ -92,10 +93,21 @@ STW_MUST_USE stw_status stw_rows_add_nodes(const stw_build *b, stw_error *err);
 /** Seconds. stw_rows_add_loads fills load_s and load_unit_s instead of rows. */
 STW_MUST_USE stw_status stw_rows_add_step(const stw_build *b, stw_error *err);
 STW_MUST_USE stw_status stw_rows_add_sharing(const stw_build *b, stw_error *err);
+STW_MUST_USE stw_status stw_rows_add_step_proof(const stw_build *b, stw_error *err);
+STW_MUST_USE stw_status stw_rows_add_sharing_proof(const stw_build *b, stw_error *err);
 STW_MUST_USE stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err);
 /** Of step, forward and backward where all units share one place: simulated. (rows_whole.c) */
 STW_MUST_USE stw_status stw_rows_add_whole(stw_build *b, stw_error *err);
 STW_MUST_USE stw_status stw_rows_add_loads(stw_build *b, stw_error *err);
+
+/** Rows that are made between these two are proof rows. */
+typedef struct stw_rows_kept {
+    stw_time_row *rows;
+    uint32_t n;
+    size_t room;
+} stw_rows_kept;
+stw_rows_kept stw_proof_begin(stw_cost *cost);
+void stw_proof_end(stw_cost *cost, const stw_rows_kept *kept);
 
 /** Speed of copies while both directions are busy; 1: as if alone. (rows_sharing.c) */
 double stw_shared_copy_speed(const stw_job *job);

@@ -249,6 +249,202 @@ static stw_status add_alternating(stw_build *b, const forward_readings *readings
     return STW_STATUS_OK;
 }
 
+/* ---- what no order of operations can go below ---- */
+
+/* What a stream or resource does in forward and backward together, and what copies of the other
+ * direction slow it down by. Of these so many seconds may lie beside its start-ups. */
+static double both_passes_s(const stw_pass_work *const work[2], const forward_row *what) {
+    double seconds = 0, beside = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        if (what->kind == RESOURCE) {
+            seconds += work[pass]->resource_s[what->of];
+            continue;
+        }
+        const int other = (int)stw_stream_opposite((stw_stream)what->of);
+        seconds += work[pass]->stream_s[what->of];
+        beside += work[pass]->stream_s[other] - work[pass]->startup_s[other] -
+                  work[pass]->startup_s[what->of];
+    }
+    return seconds + what->slowed * beside;
+}
+
+/* Before the first operation of both passes, and after the last one. */
+static double idle_of(const stw_forward_reading *reading, const forward_row *what) {
+    const stw_pass_work *first = &reading->pass[0], *last = &reading->pass[1];
+    const int of = what->of;
+    if (what->kind == RESOURCE) {
+        if (first->resource_s[of] <= 0 || last->resource_s[of] <= 0) return 0;
+        return first->resource_lead_s[of] + last->resource_edge_s[of] - last->resource_lead_s[of];
+    }
+    if (first->stream_s[of] <= 0 || last->stream_s[of] <= 0) return 0;
+    return first->stream_lead_s[of] + last->stream_edge_s[of] - last->stream_lead_s[of];
+}
+
+/* Part of a proof row: of a stream or resource in both passes; or of one pass, what it computes, or
+ * what it copies of the activations of offloaded blocks. */
+typedef enum part_kind { BOTH, COMPUTED, COPIED } part_kind;
+typedef struct part {
+    part_kind kind;
+    int pass;
+    const forward_row *what;
+} part;
+
+static stw_stream copies_of(int pass) { return pass ? STW_STREAM_H2D : STW_STREAM_D2H; }
+
+static double part_s(const stw_pass_work *const work[2], const part *of) {
+    if (of->kind == BOTH) return both_passes_s(work, of->what);
+    return work[of->pass]
+        ->stream_s[of->kind == COMPUTED ? STW_STREAM_COMPUTE : copies_of(of->pass)];
+}
+
+static double part_of_place(const stw_forward_reading *reading, const part *of) {
+    const stw_pass_work *const work[2] = {&reading->pass[0], &reading->pass[1]};
+    return part_s(work, of);
+}
+
+static double part_of_group(const stw_forward_reading *reading, uint32_t group, const part *of) {
+    const stw_pass_work *const work[2] = {&reading->group[0][group], &reading->group[1][group]};
+    return part_s(work, of);
+}
+
+static double part_idle(const stw_forward_reading *reading, const part *of) {
+    if (of->kind == BOTH) return idle_of(reading, of->what);
+    return reading->pass[of->pass].stream_edge_s[STW_STREAM_COMPUTE];
+}
+
+/* Computations of no block. */
+static double beside_blocks_s(const stw_cost *cost, const stw_forward_reading *reading, int pass) {
+    double seconds = reading->pass[pass].stream_s[STW_STREAM_COMPUTE];
+    for (uint32_t g = 0; g < cost->job->model->n_groups; g++)
+        seconds -= reading->group[pass][g].stream_s[STW_STREAM_COMPUTE];
+    return fmax(seconds, 0) + reading->pass[pass].stream_edge_s[STW_STREAM_COMPUTE];
+}
+
+/* What copies of activations in a pass cannot lie beside: computations of no block, the forward of
+ * the first block that is offloaded, and the backward of the one that is fetched last. */
+static double copies_idle(const stw_cost *cost, const forward_readings *readings, int pass) {
+    double block = (double)INFINITY, others = (double)INFINITY;
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const stw_cost_act *act = &cost->acts[a];
+        if (act->act != STW_ACT_OFFLOAD) continue;
+        const stw_pass_work *work = &readings->acts[act->act].group[pass][act->group];
+        block = fmin(block, work->stream_s[STW_STREAM_COMPUTE] / act->blocks);
+    }
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        others = fmin(others, beside_blocks_s(cost, &readings->places[p], pass));
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        others = fmin(others, beside_blocks_s(cost, &readings->acts[cost->acts[a].act], pass));
+    return isfinite(block) ? block + others : 0;
+}
+
+static void add_part(const stw_cost *cost, const forward_readings *readings, const part *of,
+                     stw_time_row *row) {
+    double least = (double)INFINITY, idle = (double)INFINITY;
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        least = fmin(least, part_of_place(&readings->places[p], of));
+        idle = fmin(idle, part_idle(&readings->places[p], of));
+    }
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        idle = fmin(idle, part_idle(&readings->acts[cost->acts[a].act], of));
+    row->constant_s += of->kind == COPIED ? copies_idle(cost, readings, of->pass) : least + idle;
+    for (uint32_t p = 0; of->kind != COPIED && p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++)
+            row->unit_s[p * cost->n_rings + r] +=
+                more(part_of_place(&readings->places[p], of), least) / cost->n_units;
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const stw_cost_act *act = &cost->acts[a];
+        row->act_s[a] += more(part_of_group(&readings->acts[act->act], act->group, of),
+                              part_of_group(&readings->acts[STW_ACT_KEEP], act->group, of)) /
+                         act->blocks;
+    }
+}
+
+/* Of each pass what it computes or what it copies: the slower of the two. Until the forward of a
+ * block that follows it has run, an offloaded block is on the GPU (stw_block_held_to), so that
+ * copies of forward end in it, and those of backward begin in it. */
+static stw_status add_pass_proofs(stw_build *b, const forward_readings *readings,
+                                  uint32_t *computes, stw_error *err) {
+    stw_cost *cost = b->cost;
+    bool offloads = false;
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        offloads = offloads || cost->acts[a].act == STW_ACT_OFFLOAD;
+    *computes = cost->n_time_rows;
+    for (int i = 0; i < (offloads ? 4 : 1); i++) {
+        static const char *const words[] = {"compute", "stash_compute", "compute_fetch",
+                                            "stash_fetch"};
+        stw_time_row *row = stw_row_seconds(cost, STW_STRETCH_FORWARD, "both_%s", words[i]);
+        if (row == NULL) return no_memory(err);
+        const part forward = {i & 1 ? COPIED : COMPUTED, 0, NULL};
+        const part backward = {i & 2 ? COPIED : COMPUTED, 1, NULL};
+        add_part(cost, readings, &forward, row);
+        add_part(cost, readings, &backward, row);
+    }
+    return STW_STATUS_OK;
+}
+
+/* Where fewer than STW_LAST_BLOCKS blocks of a group are kept, each copy of another one has the
+ * computation of the next block alone beside it: see add_alone. The last block of a group has
+ * another neighbour, hence one wait less.
+ * @param offload of the group's options, which recompute and keep follow */
+static stw_status add_alone_proof(stw_build *b, uint32_t computes, uint32_t offload,
+                                  const double *waits, bool backward, stw_error *err) {
+    stw_cost *cost = b->cost;
+    const uint32_t recompute = offload + 1, keep = offload + 2;
+    const double wait = waits[0] + (backward ? waits[1] : 0);
+    stw_time_row *row = stw_row_seconds(cost, STW_STRETCH_FORWARD, "both_alone%u%s",
+                                        cost->acts[offload].group, backward ? "_backward" : "");
+    if (row == NULL) return no_memory(err);
+    const stw_time_row *from = &cost->time_rows[computes];
+    row->constant_s = from->constant_s - wait;
+    memcpy(row->unit_s, from->unit_s, (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
+    memcpy(row->act_s, from->act_s, cost->n_acts * sizeof *row->act_s);
+    row->unless = keep;
+    row->act_s[offload] += wait;
+    if (backward) row->act_s[recompute] -= fmin(waits[1], row->act_s[recompute]);
+    return STW_STATUS_OK;
+}
+
+static stw_status add_alone_proofs(stw_build *b, const forward_readings *readings,
+                                   uint32_t computes, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = b->cost;
+    for (uint32_t a = 0; a + 2 < cost->n_acts; a++) {
+        if (cost->acts[a].act != STW_ACT_OFFLOAD || cost->acts[a + 2].act != STW_ACT_KEEP ||
+            cost->acts[a].group != cost->acts[a + 2].group)
+            continue;
+        const double waits[2] = {waits_of(readings, 0, cost, a), waits_of(readings, 1, cost, a)};
+        if (waits[0] > 0) STW_TRY(add_alone_proof(b, computes, a, waits, false, err));
+        if (waits[1] > 0) STW_TRY(add_alone_proof(b, computes, a, waits, true, err));
+    }
+out:
+    return status;
+}
+
+static stw_status add_forward_proof(stw_build *b, const forward_readings *readings,
+                                    stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const double slowed = stw_copies_slowed(b->cost->job);
+    uint32_t computes;
+    STW_TRY(add_pass_proofs(b, readings, &computes, err));
+    if (readings->in_a_row) STW_TRY(add_alone_proofs(b, readings, computes, err));
+    for (int i = 0; i < STW_N_STREAMS + STW_N_RESOURCES; i++) {
+        const bool stream = i < STW_N_STREAMS;
+        const int of = stream ? i : i - STW_N_STREAMS;
+        const bool copies = stream && stw_stream_opposite((stw_stream)of) != (stw_stream)of;
+        const forward_row what = {stream ? stw_stream_name((stw_stream)of)
+                                         : stw_resource_name((stw_resource)of),
+                                  stream ? STREAM : RESOURCE, of, copies ? slowed : 0};
+        if (stream && of == STW_STREAM_COMPUTE) continue;
+        const part both = {BOTH, 0, &what};
+        stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_FORWARD, "both_%s%s", what.name,
+                                            stream ? "_stream" : "");
+        if (row == NULL) return no_memory(err);
+        add_part(b->cost, readings, &both, row);
+    }
+out:
+    return status;
+}
+
 stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const double slowed = stw_copies_slowed(b->cost->job);
@@ -270,6 +466,9 @@ stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err) {
         if (pass == 0 || readings.in_a_row) STW_TRY(add_alone(b, &readings, pass, compute, err));
         if (pass == 0 && !readings.in_a_row) STW_TRY(add_alternating(b, &readings, compute, err));
     }
+    const stw_rows_kept kept = stw_proof_begin(b->cost);
+    status = add_forward_proof(b, &readings, err);
+    stw_proof_end(b->cost, &kept);
 out:
     return status;
 }

@@ -4,6 +4,8 @@
  * ring of `slots` passes no more than that many buckets per bucket's way through:
  * T >= sum of ways / slots, and the last bucket still has the rest of its way to go when the first
  * of its stages is done. Without these rows depth 1 would always win. */
+#include <math.h>
+
 #include "planner/rows.h"
 
 static stw_status no_memory(stw_error *err) {
@@ -197,6 +199,100 @@ static stw_status add_norm(const stw_build *b, stw_resource resource, stw_error 
                 flow->norm_s[resource] * (double)cost->job->unit_params / (double)flow->params;
         }
     return STW_STATUS_OK;
+}
+
+/* ---- what no order of operations can go below ---- */
+
+static const stw_flow *best_flow(const stw_build *b, uint32_t p, uint32_t r) {
+    return &b->best_flows[p * b->cost->n_rings + r];
+}
+
+/* What is left of the way of the last bucket that a stream moves towards updates, or was there
+ * before the first one that it moves away: the least of the places that pass through a ring. Where
+ * others have work for the stream, too, theirs may be the last. */
+static void add_rest(const stw_build *b, stw_stream stream, uint32_t use, stw_time_row *row) {
+    const stw_cost *cost = b->cost;
+    const double slowed = stw_stream_opposite(stream) == stream ? 0 : stw_copies_slowed(cost->job);
+    for (uint32_t r = 0; r < cost->n_rings; r++) {
+        double rest = (double)INFINITY;
+        for (uint32_t p = 0; p < cost->n_places; p++) {
+            const stw_flow *flow = best_flow(b, p, r);
+            if (!passes(cost, p, use) || flow->stream_s[stream] <= 0) continue;
+            const double other = flow->stream_s[stw_stream_opposite(stream)];
+            const double way = flow->in_s + flow->update_s + flow->out_s;
+            rest = fmin(rest, way - flow->stream_s[stream] - slowed * (other + flow->update_s));
+        }
+        if (!isfinite(rest) || rest <= 0) continue;
+        row->ring_s[use * cost->n_rings + r] += rest;
+        for (uint32_t p = 0; p < cost->n_places; p++)
+            if (!passes(cost, p, use) && best_flow(b, p, r)->stream_s[stream] > 0)
+                row->unit_s[p * cost->n_rings + r] -= rest;
+    }
+}
+
+static stw_status add_stream_proof(const stw_build *b, stw_stream stream, stw_error *err) {
+    const stw_cost *cost = b->cost;
+    const stw_stream other = stw_stream_opposite(stream);
+    const double slowed = other == stream ? 0 : stw_copies_slowed(cost->job);
+    const bool copies = stream == STW_STREAM_H2D || stream == STW_STREAM_D2H;
+    for (uint32_t use = 0; use < (copies ? (uint32_t)STW_N_RINGS : 1); use++) {
+        stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_stream_%s_%u",
+                                            stw_stream_name(stream), use);
+        if (row == NULL) return no_memory(err);
+        for (uint32_t p = 0; p < cost->n_places; p++)
+            for (uint32_t r = 0; r < cost->n_rings; r++) {
+                const stw_flow *flow = best_flow(b, p, r);
+                const double beside = flow->stream_s[other] - flow->stream_startup_s[other] -
+                                      flow->stream_startup_s[stream];
+                row->unit_s[p * cost->n_rings + r] =
+                    stw_flow_per_unit(cost, flow) * (flow->stream_s[stream] + slowed * beside);
+            }
+        if (copies) add_rest(b, stream, use, row);
+    }
+    return STW_STATUS_OK;
+}
+
+/* A resource's work, and that of a ring's slots, one bucket's way alone after the other. */
+static stw_status add_work_proof(const stw_build *b, stw_resource resource, int ring,
+                                 stw_error *err) {
+    const stw_cost *cost = b->cost;
+    stw_time_row *row = ring < 0 ? stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_%s",
+                                                   stw_resource_name(resource))
+                                 : stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_ring_%d", ring);
+    if (row == NULL) return no_memory(err);
+    row->ring = ring >= 0;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++) {
+            const stw_flow *flow = best_flow(b, p, r);
+            double seconds = flow->resource_s[resource];
+            if (resource == STW_RESOURCE_DISK) seconds = disk_s(flow);
+            if (ring >= 0)
+                seconds = flow->slots[ring] > 0
+                              ? way_s(flow, ring == STW_RING_HOST_DISK, 1) / flow->slots[ring]
+                              : 0;
+            row->unit_s[p * cost->n_rings + r] = stw_flow_per_unit(cost, flow) * seconds;
+        }
+    return STW_STATUS_OK;
+}
+
+static stw_status add_step_proof(const stw_build *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (int s = 0; s < STW_N_STREAMS; s++) STW_TRY(add_stream_proof(b, (stw_stream)s, err));
+    for (int r = 0; r < STW_N_RESOURCES; r++)
+        if (any_asks(b, (stw_resource)r)) STW_TRY(add_work_proof(b, (stw_resource)r, -1, err));
+    for (int r = 0; r < STW_N_RINGS; r++)
+        if (any_waits(b, (uint32_t)r)) STW_TRY(add_work_proof(b, 0, r, err));
+    for (int r = 0; r < STW_N_RESOURCES; r++) STW_TRY(add_norm(b, (stw_resource)r, err));
+    STW_TRY(stw_rows_add_sharing_proof(b, err));
+out:
+    return status;
+}
+
+stw_status stw_rows_add_step_proof(const stw_build *b, stw_error *err) {
+    const stw_rows_kept kept = stw_proof_begin(b->cost);
+    const stw_status status = add_step_proof(b, err);
+    stw_proof_end(b->cost, &kept);
+    return status;
 }
 
 stw_status stw_rows_add_step(const stw_build *b, stw_error *err) {
