@@ -20,6 +20,7 @@ typedef struct stw_solving {
     stw_judged judged; /* what was judged last */
     bool rows_fit;     /* without risk, before what is reserved was known */
     uint32_t proof;    /* stage of `ilp` whose bound is the plan's */
+    bool proven;       /* it is a bound of the simulated seconds */
     double start_s, end_s;
     double here_s, fastest_s; /* an iteration of the choice, and of the fastest that was found */
     bool settled;             /* nothing fits: all that was to be looked at was */
@@ -44,7 +45,7 @@ STW_MUST_USE stw_status stw_solving_search(stw_solving *s, stw_error *err);
  * overstate. First without risk, then under the limits at hand. */
 STW_MUST_USE stw_status stw_solving_search_spare(stw_solving *s, stw_error *err);
 /** A bound that no simulated plan within the limits lies below, as a stage of s->ilp. (proof.c)
- * @param all what was walked @param here_s an iteration of the plan */
+ * @param all what was walked @param here_s of the plan: an iteration and its part of the load */
 STW_MUST_USE stw_status stw_solving_prove(stw_solving *s, const stw_candidates *all, double here_s,
                                           stw_error *err);
 

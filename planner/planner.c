@@ -13,9 +13,10 @@
 #include "planner/resolve.h"
 #include "planner/turns.h"
 
-#define OPTIMAL_GAP                                                                                \
-    1e-3 /* what `optimal` may mean at most; a looser gap asked for is `feasible`                  \
-          */
+/* What `optimal` may mean at most, of the integer program and of the simulated seconds; with a
+ * larger gap a plan is `feasible`. */
+static const double OPTIMAL_GAP = 1e-3, PROVEN_GAP = 5e-3;
+
 #define PRICE_TIME_S 10.0
 
 /* Of the time up to the thread's deadline: the plan is simulated and checked after the search. */
@@ -225,7 +226,7 @@ static stw_status simulate_choices(stw_solving *s, stw_error *err) {
     s->fastest_s = iteration_s(&all.list[all.fastest]);
     note_comparison(s, &all, chosen);
     if (all.simulate != NULL && status == STW_STATUS_OK)
-        STW_TRY(stw_solving_prove(s, &all, s->here_s, err));
+        STW_TRY(stw_solving_prove(s, &all, all.list[chosen].seconds, err));
     const bool tells = status == STW_STATUS_OK && !s->options->no_alternatives;
     if (tells) STW_TRY(tell_fuller(s, s->here_s, err));
 out:
@@ -270,9 +271,10 @@ static stw_status finish_fitting(stw_solving *s, stw_error *err) {
     STW_TRY(check_limits(s, err));
     STW_TRY(take_choice(s, &s->choice, stw_plan_derive, err));
     STW_TRY(report_solver(s, err));
-    plan->outcome = s->ilp.outcome != STW_MILP_OPTIMAL           ? STW_OUTCOME_LIMIT
-                    : s->ilp.stages[s->proof].gap <= OPTIMAL_GAP ? STW_OUTCOME_OPTIMAL
-                                                                 : STW_OUTCOME_FEASIBLE;
+    const double most_gap = s->proven ? PROVEN_GAP : OPTIMAL_GAP;
+    plan->outcome = s->ilp.outcome != STW_MILP_OPTIMAL        ? STW_OUTCOME_LIMIT
+                    : s->ilp.stages[s->proof].gap <= most_gap ? STW_OUTCOME_OPTIMAL
+                                                              : STW_OUTCOME_FEASIBLE;
     if (!s->options->no_prices && plan->outcome != STW_OUTCOME_LIMIT)
         STW_TRY(try_step(s, price, err));
 out:

@@ -4,7 +4,6 @@
  * with as many bytes to spare as rows overstated for any plan that was walked, has an optimum that
  * no simulated plan lies below. */
 #include <math.h>
-#include <string.h>
 
 #include "planner/levels.h"
 
@@ -23,15 +22,13 @@ static uint64_t overstated(const stw_candidates *all) {
     return most;
 }
 
-/* The problem with rows of the proof; seconds of the load are none of an iteration. */
+/* The problem with rows of the proof. */
 static stw_cost proof_of(const stw_cost *cost) {
     stw_cost proof = *cost;
     if (cost->n_proof_rows > 0) { /* else rows are simulated */
         proof.time_rows = cost->proof_rows;
         proof.n_time_rows = cost->n_proof_rows;
     }
-    memset(proof.load_s, 0, sizeof proof.load_s);
-    memset(proof.load_unit_s, 0, sizeof proof.load_unit_s);
     return proof;
 }
 
@@ -39,11 +36,12 @@ stw_status stw_solving_prove(stw_solving *s, const stw_candidates *all, double h
                              stw_error *err) {
     stw_cost proof = proof_of(s->cost);
     stw_ilp_result result;
+    const bool exact = s->options->gap_is_set && s->options->gap <= 0;
     const stw_ilp_options options = {.time_limit_s = stw_solving_time_for(s, PROOF_S),
-                                     .gap = PROOF_GAP,
+                                     .gap = exact ? 0 : PROOF_GAP,
                                      .write_lp = s->options->write_lp,
                                      .bars = s->bars,
-                                     .most_s = here_s};
+                                     .most_s = exact ? 0 : here_s};
     const uint64_t spare = overstated(all), before = stw_cost_spare(s->cost);
     stw_choice fastest = stw_choice_new(s->cost, all->pool);
     if (fastest.acts == NULL)
@@ -54,7 +52,8 @@ stw_status stw_solving_prove(stw_solving *s, const stw_candidates *all, double h
     if (status != STW_STATUS_OK || !isfinite(result.stages[0].bound)) return status;
     const double bound_s = fmin(result.stages[0].bound, here_s);
     s->proof = s->ilp.n_stages++;
-    s->ilp.stage_names[s->proof] = "proven_bound";
+    s->proven = true;
+    s->ilp.stage_names[s->proof] = STW_STAGE_PROOF;
     s->ilp.stages[s->proof] = (stw_milp_result){.outcome = STW_MILP_FEASIBLE,
                                                 .objective = here_s,
                                                 .bound = bound_s,

@@ -5,7 +5,9 @@
  * T >= sum of ways / slots, and the last bucket still has the rest of its way to go when the first
  * of its stages is done. Without these rows depth 1 would always win. */
 #include <math.h>
+#include <string.h>
 
+#include "core/checked.h"
 #include "planner/rows.h"
 
 static stw_status no_memory(stw_error *err) {
@@ -265,7 +267,6 @@ static stw_status add_work_proof(const stw_build *b, stw_resource resource, int 
         for (uint32_t r = 0; r < cost->n_rings; r++) {
             const stw_flow *flow = best_flow(b, p, r);
             double seconds = flow->resource_s[resource];
-            if (resource == STW_RESOURCE_DISK) seconds = disk_s(flow);
             if (ring >= 0)
                 seconds = flow->slots[ring] > 0
                               ? way_s(flow, ring == STW_RING_HOST_DISK, 1) / flow->slots[ring]
@@ -275,15 +276,75 @@ static stw_status add_work_proof(const stw_build *b, stw_resource resource, int 
     return STW_STATUS_OK;
 }
 
+/* The row once more, after the norm's seconds of a resource: no update begins before it. What has
+ * been fetched by then are so many buckets as a ring has slots. */
+static stw_status add_after_norm(const stw_build *b, uint32_t index, stw_resource resource,
+                                 stw_error *err) {
+    const stw_cost *cost = b->cost;
+    stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "%s_after_norm_%s",
+                                        cost->time_rows[index].name, stw_resource_name(resource));
+    if (row == NULL) return no_memory(err);
+    const stw_time_row *from = &cost->time_rows[index];
+    double sum_s = (double)INFINITY;
+    memcpy(row->ring_s, from->ring_s, (size_t)cost->n_uses * cost->n_rings * sizeof *row->ring_s);
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++) {
+            const stw_flow *flow = best_flow(b, p, r);
+            const double per_unit = stw_flow_per_unit(cost, flow),
+                         unit_s = from->unit_s[p * cost->n_rings + r];
+            row->unit_s[p * cost->n_rings + r] = unit_s;
+            sum_s = fmin(sum_s, flow->norm_sum_s);
+            if (flow->params == 0) continue;
+            row->unit_s[p * cost->n_rings + r] +=
+                flow->norm_s[resource] * (double)cost->job->unit_params / (double)flow->params;
+            for (uint32_t u = 0; u < (uint32_t)STW_N_RINGS && unit_s > 0; u++) {
+                if (!passes(cost, p, u)) continue;
+                const double slots = flow->slots[u] > 0 ? flow->slots[u] : flow->buckets;
+                const double ahead =
+                    from->ring_s[u * cost->n_rings + r] - slots * unit_s / per_unit;
+                row->ring_s[u * cost->n_rings + r] =
+                    fmin(row->ring_s[u * cost->n_rings + r], ahead);
+            }
+        }
+    row->constant_s = isfinite(sum_s) ? sum_s : 0;
+    return STW_STATUS_OK;
+}
+
+/* The last unit may be partly empty, wherever it lies. */
+static void leave_out_missing(const stw_build *b, uint32_t first) {
+    const stw_job *job = b->cost->job;
+    const uint64_t params = job->kinds[job->largest].params;
+    const uint64_t units = stw_times(b->cost->n_units, job->unit_params);
+    const double missing = units > params ? (double)(units - params) / (double)job->unit_params : 0;
+    for (uint32_t i = first; i < b->cost->n_time_rows; i++) {
+        stw_time_row *row = &b->cost->time_rows[i];
+        double most = 0;
+        for (uint32_t p = 0; p < b->cost->n_places * b->cost->n_rings; p++)
+            most = fmax(most, row->unit_s[p]);
+        row->constant_s -= missing * most;
+    }
+}
+
+static bool any_norm(const stw_build *b, stw_resource resource) {
+    for (uint32_t p = 0; p < b->cost->n_places; p++)
+        if (best_flow(b, p, 0)->norm_s[resource] > 0) return true;
+    return false;
+}
+
 static stw_status add_step_proof(const stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    const uint32_t first = b->cost->n_time_rows;
     for (int s = 0; s < STW_N_STREAMS; s++) STW_TRY(add_stream_proof(b, (stw_stream)s, err));
     for (int r = 0; r < STW_N_RESOURCES; r++)
         if (any_asks(b, (stw_resource)r)) STW_TRY(add_work_proof(b, (stw_resource)r, -1, err));
     for (int r = 0; r < STW_N_RINGS; r++)
         if (any_waits(b, (uint32_t)r)) STW_TRY(add_work_proof(b, 0, r, err));
-    for (int r = 0; r < STW_N_RESOURCES; r++) STW_TRY(add_norm(b, (stw_resource)r, err));
     STW_TRY(stw_rows_add_sharing_proof(b, err));
+    const uint32_t end = b->cost->n_time_rows;
+    for (int r = 0; r < STW_N_RESOURCES; r++)
+        for (uint32_t i = first; i < end && any_norm(b, (stw_resource)r); i++)
+            STW_TRY(add_after_norm(b, i, (stw_resource)r, err));
+    leave_out_missing(b, first);
 out:
     return status;
 }

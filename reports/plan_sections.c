@@ -641,19 +641,18 @@ void stw_section_ring(const stw_section *s) {
 static void put_estimates(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
-    const double best_s = stw_plan_estimate_s(plan, by->objective),
-                 own_s = stw_plan_estimate_s(plan, plan->objective_s);
-    const double off = stw_plan_iteration_s(plan) / best_s - 1;
-    if (!isfinite(stw_plan_iteration_s(plan)) || !(best_s > 0)) return;
+    if (!isfinite(stw_plan_iteration_s(plan)) || by->n_stages == 0) return;
     stw_doc_line(s->out, s->format,
                  "Estimates before simulation, per iteration: the integer program's optimum %s, "
                  "this plan %s.",
-                 stw_word_seconds(best_s).text, stw_word_seconds(own_s).text);
-    stw_doc_line(
-        s->out, s->format,
-        "Simulated, this plan takes %s%% %s than that optimum. The optimum is an estimate, "
-        "not a proven bound.",
-        stw_word_number(fabs(100 * off)).text, off < 0 ? "less" : "more");
+                 stw_word_seconds(stw_plan_estimate_s(plan, by->stages[0].objective)).text,
+                 stw_word_seconds(stw_plan_estimate_s(plan, plan->objective_s)).text);
+    if (!stw_plan_is_proven(plan)) return;
+    stw_doc_line(s->out, s->format,
+                 "Lower bound of forward, backward and step within the same limits: %s per "
+                 "iteration. Simulated: %s.",
+                 stw_word_seconds(stw_plan_estimate_s(plan, by->bound)).text,
+                 stw_word_seconds(stw_plan_estimate_s(plan, by->objective)).text);
 }
 
 /* "from 143 simulated plans; " */
@@ -672,14 +671,20 @@ void stw_section_solver(const stw_section *s) {
             "infeasible; this plan has the smallest excess, as a sum of shares of the limits",
         [STW_OUTCOME_LIMIT] = "the time limit ended the search"};
     if (by->name == NULL || *by->name == '\0') return;
-    char gap[64] = "", from[64] = "";
-    if (plan->outcome != STW_OUTCOME_INFEASIBLE) simulated_words(by, from, sizeof from);
-    if (by->gap > 0 && plan->outcome != STW_OUTCOME_INFEASIBLE)
+    char gap[96] = "", from[64] = "";
+    const bool fits = plan->outcome != STW_OUTCOME_INFEASIBLE, proven = stw_plan_is_proven(plan);
+    const char *word = outcome[plan->outcome];
+    if (fits) simulated_words(by, from, sizeof from);
+    if (proven && plan->outcome != STW_OUTCOME_LIMIT) word = "no placement that fits is";
+    if (fits && proven)
+        snprintf(gap, sizeof gap, " more than %s%% faster",
+                 stw_word_number(fmax(100 * by->gap, 0.001)).text);
+    else if (fits && by->gap > 0)
         snprintf(gap, sizeof gap, ", gap at most %s%%",
                  stw_word_number(fmax(100 * by->gap, 0.001)).text);
-    stw_doc_line(s->out, s->format, "Plan: %s%s%s (%s %s: %u rows, %u columns, %s).", from,
-                 outcome[plan->outcome], gap, by->name, by->version != NULL ? by->version : "",
-                 by->rows, by->columns, stw_word_seconds(by->seconds).text);
+    stw_doc_line(s->out, s->format, "Plan: %s%s%s (%s %s: %u rows, %u columns, %s).", from, word,
+                 gap, by->name, by->version != NULL ? by->version : "", by->rows, by->columns,
+                 stw_word_seconds(by->seconds).text);
     put_estimates(s);
     stw_section_alternatives(s, false);
 }

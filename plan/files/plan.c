@@ -404,6 +404,12 @@ uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase) {
     return stw_job_passes(plan->job, phase);
 }
 
+bool stw_plan_is_proven(const stw_plan *plan) {
+    for (uint32_t i = 0; i < plan->solver.n_stages; i++)
+        if (strcmp(plan->solver.stages[i].name, STW_STAGE_PROOF) == 0) return true;
+    return false;
+}
+
 double stw_plan_estimate_s(const stw_plan *plan, double objective_s) {
     double load_s = plan->time_s[STW_PHASE_LOAD];
     return isfinite(load_s) ? objective_s - load_s / STW_LOAD_SPREAD : objective_s;

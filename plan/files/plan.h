@@ -26,6 +26,9 @@ typedef enum stw_verdict {
     STW_N_VERDICTS
 } stw_verdict;
 
+/* Stage whose bound no simulated plan within the limits lies below. */
+#define STW_STAGE_PROOF "proven_bound"
+
 typedef struct stw_solver_stage {
     const char *name;
     double objective, bound, gap, seconds;
@@ -34,8 +37,10 @@ typedef struct stw_solver_report {
     const char *name, *version; /* "glpk"; "greedy": descents on the rows */
     double seconds;
     uint32_t rows, columns;
-    uint32_t simulated;           /* plans that were compared by the simulator; 0: none */
-    double objective, bound, gap; /* stage 1: seconds per iteration, as the rows estimate them */
+    uint32_t simulated; /* plans that were compared by the simulator; 0: none */
+    /* Of the last stage that has a bound, seconds per iteration with its part of the load: of the
+     * proof, where `objective` is simulated, else as rows estimate them. */
+    double objective, bound, gap;
     uint32_t n_stages;
     stw_solver_stage *stages;
 } stw_solver_report;
@@ -210,6 +215,8 @@ uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_pha
 /** How often an iteration goes through a phase: forward and backward once per micro batch; a load
  * or a first step not at all. */
 uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase);
+/** Is the solver's bound one of simulated seconds? */
+bool stw_plan_is_proven(const stw_plan *plan);
 /** An objective of the planner without its share of the load, to be compared with seconds of an
  * iteration. The load is the simulated one. */
 double stw_plan_estimate_s(const stw_plan *plan, double objective_s);
