@@ -85,7 +85,7 @@ static stw_status report_solver(stw_solving *s, stw_error *err) {
     report->bound = ilp->stages[s->proof].bound;
     report->gap = ilp->stages[s->proof].gap;
     report->n_stages = ilp->n_stages;
-    if (s->options->write_lp != NULL) { /* as it is now: the program that bound and gap are of */
+    if (s->options->write_lp != NULL && !s->proven) {
         stw_status status = stw_ilp_write(s->cost, &s->bars, s->options->write_lp, err);
         if (status != STW_STATUS_OK) return status;
     }

@@ -34,10 +34,9 @@ typedef struct stw_planner_options {
     double time_limit_s;
     double gap; /* relative MIP gap of stage 1; negative: 1e-4; 0 asks for a proof */
     bool gap_is_set;
-    const char
-        *write_lp;  /* path of the program that was solved last, in CPLEX LP format, or NULL */
-    bool no_fixes;  /* do not search for fixes when nothing fits */
-    bool no_prices; /* do not re-solve for prices */
+    const char *write_lp;     /* path of the bound's program in CPLEX LP format, or NULL */
+    bool no_fixes;            /* do not search for fixes when nothing fits */
+    bool no_prices;           /* do not re-solve for prices */
     bool no_alternatives;     /* nor for what a fuller GPU would bring */
     bool no_reasons;          /* do not search for what binds where nothing fits */
     bool only_stage1;         /* take the solver's choice as it is */

@@ -39,15 +39,15 @@ stw_status stw_solving_prove(stw_solving *s, const stw_candidates *all, double h
     const bool exact = s->options->gap_is_set && s->options->gap <= 0;
     const stw_ilp_options options = {.time_limit_s = stw_solving_time_for(s, PROOF_S),
                                      .gap = exact ? 0 : PROOF_GAP,
-                                     .write_lp = s->options->write_lp,
                                      .bars = s->bars,
                                      .most_s = exact ? 0 : here_s};
     const uint64_t spare = overstated(all), before = stw_cost_spare(s->cost);
     stw_choice fastest = stw_choice_new(s->cost, all->pool);
-    if (fastest.acts == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the bound");
+    if (fastest.acts == NULL) return stw_planner_no_memory(err);
     (void)stw_cost_give_spare(&proof, spare > before ? spare : before);
-    const stw_status status = stw_ilp_solve(&proof, &options, &fastest, &result, err);
+    stw_status status = stw_ilp_solve(&proof, &options, &fastest, &result, err);
+    if (status == STW_STATUS_OK && s->options->write_lp != NULL)
+        status = stw_ilp_write(&proof, &s->bars, s->options->write_lp, err);
     (void)stw_cost_give_spare(&proof, before);
     if (status != STW_STATUS_OK || !isfinite(result.stages[0].bound)) return status;
     const double bound_s = fmin(result.stages[0].bound, here_s);

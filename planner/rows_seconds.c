@@ -17,10 +17,6 @@
 /* Seconds that no clock would show. */
 static const double LEAST_S = 1e-12;
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
-}
-
 /* ---- forward and backward ---- */
 
 /* Readings of one program for each place (all activations kept) and of one for each policy. */
@@ -55,7 +51,7 @@ static stw_status read_all_forward(stw_build *b, forward_readings *out, stw_erro
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = b->cost;
     out->places = stw_pool_array(b->pool, cost->n_places, sizeof *out->places);
-    if (out->places == NULL) return no_memory(err);
+    if (out->places == NULL) return stw_planner_no_memory(err);
     for (uint32_t p = 0; p < cost->n_places; p++)
         STW_TRY(read_forward(b, p, STW_ACT_KEEP, &out->places[p], err));
     for (int act = 0; act < STW_N_ACTS; act++) {
@@ -105,7 +101,7 @@ static stw_status add_forward_row(stw_build *b, const forward_readings *readings
     stw_cost *cost = b->cost;
     stw_time_row *row = stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD,
                                         "%s_%s", pass ? "backward" : "forward", what->name);
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     double least = pass_seconds(&readings->places[0], pass, what);
     uint32_t blocks = 0;
     for (uint32_t p = 1; p < cost->n_places; p++) {
@@ -181,7 +177,7 @@ static stw_status add_waits(stw_build *b, const forward_readings *readings, int 
     const stw_forward_reading *kept = &readings->acts[STW_ACT_KEEP];
     stw_time_row *row = stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD,
                                         "%s_waits", pass ? "backward" : "forward");
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     row->constant_s = kept->pass[pass].whole_s;
     memcpy(row->unit_s, cost->time_rows[compute].unit_s,
            (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
@@ -229,7 +225,7 @@ static stw_status add_alone(stw_build *b, const forward_readings *readings, int 
         const double wait = waits_of(readings, pass, cost, offload);
         if (wait <= 0) continue;
         stw_time_row *row = copy_compute(cost, pass, compute, "alone", act->group);
-        if (row == NULL) return no_memory(err);
+        if (row == NULL) return stw_planner_no_memory(err);
         row->unless = keep;
         row->act_s[offload] += wait;
         row->act_s[recompute] -= fmin(wait, row->act_s[recompute]);
@@ -241,7 +237,7 @@ static stw_status add_alternating(stw_build *b, const forward_readings *readings
                                   stw_error *err) {
     stw_cost *cost = b->cost;
     stw_time_row *row = copy_compute(cost, 0, compute, "alternating", 0);
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     for (uint32_t a = 0; a < cost->n_acts; a++)
         if (cost->acts[a].act == STW_ACT_OFFLOAD)
             row->act_s[a] +=
@@ -373,7 +369,7 @@ static stw_status add_pass_proofs(stw_build *b, const forward_readings *readings
         static const char *const words[] = {"compute", "stash_compute", "compute_fetch",
                                             "stash_fetch"};
         stw_time_row *row = stw_row_seconds(cost, STW_STRETCH_FORWARD, "both_%s", words[i]);
-        if (row == NULL) return no_memory(err);
+        if (row == NULL) return stw_planner_no_memory(err);
         const part forward = {i & 1 ? COPIED : COMPUTED, 0, NULL};
         const part backward = {i & 2 ? COPIED : COMPUTED, 1, NULL};
         add_part(cost, readings, &forward, row);
@@ -393,7 +389,7 @@ static stw_status add_alone_proof(stw_build *b, uint32_t computes, uint32_t offl
     const double wait = waits[0] + (backward ? waits[1] : 0);
     stw_time_row *row = stw_row_seconds(cost, STW_STRETCH_FORWARD, "both_alone%u%s",
                                         cost->acts[offload].group, backward ? "_backward" : "");
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     const stw_time_row *from = &cost->time_rows[computes];
     row->constant_s = from->constant_s - wait;
     memcpy(row->unit_s, from->unit_s, (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
@@ -438,7 +434,7 @@ static stw_status add_forward_proof(stw_build *b, const forward_readings *readin
         const part both = {BOTH, 0, &what};
         stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_FORWARD, "both_%s%s", what.name,
                                             stream ? "_stream" : "");
-        if (row == NULL) return no_memory(err);
+        if (row == NULL) return stw_planner_no_memory(err);
         add_part(b->cost, readings, &both, row);
     }
 out:

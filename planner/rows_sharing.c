@@ -82,8 +82,7 @@ static stw_status add_row(const stw_build *b, stw_resource resource, bool copies
     stw_time_row *row =
         stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_shared_%s_%s", stw_resource_name(resource),
                         copies_last ? "copies" : "updates");
-    if (row == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
+    if (row == NULL) return stw_planner_no_memory(err);
     for (uint32_t r = 0; r < cost->n_rings; r++) {
         const meeting m = meet(cost->job, cpu_ring_bytes(b, r));
         for (uint32_t p = 0; p < cost->n_places; p++) {
@@ -182,8 +181,7 @@ static stw_status add_price_row(const stw_build *b, const double *price, uint32_
                                 stw_error *err) {
     const stw_cost *cost = b->cost;
     stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_shared_%u", number);
-    if (row == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
+    if (row == NULL) return stw_planner_no_memory(err);
     for (uint32_t r = 0; r < cost->n_rings; r++)
         for (uint32_t p = 0; p < cost->n_places; p++) {
             const stw_flow *flow = &b->best_flows[p * cost->n_rings + r];

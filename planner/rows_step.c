@@ -10,10 +10,6 @@
 #include "core/checked.h"
 #include "planner/rows.h"
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
-}
-
 /* Reads and writes share the disk alike, so that the shorter ones end first and what is left of the
  * others has the disk alone: not all of it is done at the rate of both. */
 static double disk_s(const stw_flow *flow) {
@@ -103,7 +99,7 @@ static stw_status add_resource_row(const stw_build *b, stw_resource resource, st
     if (!any_asks(b, resource)) return STW_STATUS_OK;
     stw_time_row *row =
         stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_%s", stw_resource_name(resource));
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
             const stw_flow *flow = stw_build_flow(b, p, r);
@@ -122,7 +118,7 @@ static stw_status add_stream_row(const stw_build *b, stw_stream stream, stw_erro
     double slowed = stw_stream_opposite(stream) == stream ? 0 : stw_copies_slowed(cost->job);
     stw_time_row *row =
         stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_stream_%s", stw_stream_name(stream));
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
             const stw_flow *flow = stw_build_flow(b, p, r);
@@ -146,7 +142,7 @@ static stw_status add_ring_row(const stw_build *b, stw_ring_kind ring, stw_error
     const stw_cost *cost = b->cost;
     if (!any_waits(b, ring)) return STW_STATUS_OK;
     stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_ring_%d", (int)ring);
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     row->ring = true;
     double shared = stw_shared_copy_speed(cost->job);
     for (uint32_t p = 0; p < cost->n_places; p++)
@@ -171,7 +167,7 @@ static stw_status add_single(const stw_build *b, stw_error *err) {
             const stw_flow *flow = stw_build_flow(b, p, r);
             if (flow->buckets > 1 || flow->in_s + flow->out_s <= 0) continue;
             if (row == NULL) row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_single");
-            if (row == NULL) return no_memory(err);
+            if (row == NULL) return stw_planner_no_memory(err);
             row->unit_s[p * cost->n_rings + r] =
                 stw_flow_per_unit(cost, flow) * way_s(flow, true, 1);
         }
@@ -191,7 +187,7 @@ static stw_status add_norm(const stw_build *b, stw_resource resource, stw_error 
     if (any_s <= 0) return STW_STATUS_OK;
     stw_time_row *row =
         stw_row_seconds(b->cost, STW_STRETCH_NORM, "norm_%s", stw_resource_name(resource));
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     row->constant_s = sum_s;
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
@@ -240,7 +236,7 @@ static stw_status add_stream_proof(const stw_build *b, stw_stream stream, stw_er
     for (uint32_t use = 0; use < (copies ? (uint32_t)STW_N_RINGS : 1); use++) {
         stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_stream_%s_%u",
                                             stw_stream_name(stream), use);
-        if (row == NULL) return no_memory(err);
+        if (row == NULL) return stw_planner_no_memory(err);
         for (uint32_t p = 0; p < cost->n_places; p++)
             for (uint32_t r = 0; r < cost->n_rings; r++) {
                 const stw_flow *flow = best_flow(b, p, r);
@@ -261,7 +257,7 @@ static stw_status add_work_proof(const stw_build *b, stw_resource resource, int 
     stw_time_row *row = ring < 0 ? stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_%s",
                                                    stw_resource_name(resource))
                                  : stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_ring_%d", ring);
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     row->ring = ring >= 0;
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
@@ -283,7 +279,7 @@ static stw_status add_after_norm(const stw_build *b, uint32_t index, stw_resourc
     const stw_cost *cost = b->cost;
     stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "%s_after_norm_%s",
                                         cost->time_rows[index].name, stw_resource_name(resource));
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     const stw_time_row *from = &cost->time_rows[index];
     double sum_s = (double)INFINITY;
     memcpy(row->ring_s, from->ring_s, (size_t)cost->n_uses * cost->n_rings * sizeof *row->ring_s);

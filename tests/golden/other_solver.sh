@@ -16,8 +16,8 @@ compare() {
     # objective that cbc prints after its preprocessing may differ from that of its own solution.
     cbc "$name.lp" -ratioGap 0 -allowableGap 0 -increment 1e-10 -primalTolerance 1e-9 -integerTolerance 1e-9 \
         -preprocess off -sec 120 -solve >"$name.cbc" 2>&1 || fail "$name: cbc"
-    # what is stated of the solver is about the problem that was written
-    ours=$(sed -n 's/^    "objective": *\([0-9.e-]*\),*$/\1/p' "$name.json" | head -n 1)
+    # the stated bound is about the problem that was written
+    ours=$(sed -n 's/^    "bound": *\([0-9.e-]*\),*$/\1/p' "$name.json" | head -n 1)
     theirs=$(sed -n 's/^Cbc0001I Search completed - best objective \([^,]*\),.*/\1/p' "$name.cbc" | tail -n 1)
     [ -n "$theirs" ] || theirs=$(sed -n 's/^Objective value: *//p' "$name.cbc" | tail -n 1)
     awk -v a="$ours" -v b="$theirs" -v name="$name" 'BEGIN {
