@@ -285,6 +285,14 @@ static void add_counts(stw_ilp *ilp) {
     add_one_of(ilp, ilp->at.load, cost->n_loads, "one_load");
 }
 
+/* Would a row be smaller if a ring were in use? */
+static bool is_worth_using(const stw_cost *cost, uint32_t u) {
+    for (uint32_t i = 0; i < cost->n_time_rows; i++)
+        for (uint32_t r = 0; r < cost->n_rings; r++)
+            if (cost->time_rows[i].ring_s[u * cost->n_rings + r] < 0) return true;
+    return false;
+}
+
 static void add_ring_rows(stw_ilp *ilp) {
     const stw_cost *cost = ilp->cost;
     stw_milp *milp = ilp->milp;
@@ -303,6 +311,13 @@ static void add_ring_rows(stw_ilp *ilp) {
                 if (cost->place_uses[p] & (1u << u))
                     stw_milp_term_add(milp, ring_units_at(ilp, p, r), 1);
             stw_milp_term_add(milp, ring_used_at(ilp, u, r), -(double)cost->n_units);
+            if (is_worth_using(cost, u)) {
+                stw_milp_row_add(milp, 0, INFINITY, "used_%u_%u", u, r);
+                for (uint32_t p = 0; p < cost->n_places; p++)
+                    if (cost->place_uses[p] & (1u << u))
+                        stw_milp_term_add(milp, ring_units_at(ilp, p, r), 1);
+                stw_milp_term_add(milp, ring_used_at(ilp, u, r), -1);
+            }
             if (ilp->shape.n_rings == 1) continue;
             stw_milp_row_add(milp, -INFINITY, 0, "chosen_%u_%u", u, r);
             stw_milp_term_add(milp, ring_used_at(ilp, u, r), 1);

@@ -672,16 +672,17 @@ void stw_section_solver(const stw_section *s) {
         [STW_OUTCOME_LIMIT] = "the time limit ended the search"};
     if (by->name == NULL || *by->name == '\0') return;
     char gap[96] = "", from[64] = "";
-    const bool fits = plan->outcome != STW_OUTCOME_INFEASIBLE, proven = stw_plan_is_proven(plan);
+    const bool fits = plan->outcome != STW_OUTCOME_INFEASIBLE;
     const char *word = outcome[plan->outcome];
     if (fits) simulated_words(by, from, sizeof from);
-    if (proven && plan->outcome != STW_OUTCOME_LIMIT) word = "no placement that fits is";
-    if (fits && proven)
+    if (fits && stw_plan_is_proven(plan)) {
+        word = "no placement that fits is";
         snprintf(gap, sizeof gap, " more than %s%% faster",
                  stw_word_number(fmax(100 * by->gap, 0.001)).text);
-    else if (fits && by->gap > 0)
+    } else if (fits && by->gap > 0) {
         snprintf(gap, sizeof gap, ", gap at most %s%%",
                  stw_word_number(fmax(100 * by->gap, 0.001)).text);
+    }
     stw_doc_line(s->out, s->format, "Plan: %s%s%s (%s %s: %u rows, %u columns, %s).", from, word,
                  gap, by->name, by->version != NULL ? by->version : "", by->rows, by->columns,
                  stw_word_seconds(by->seconds).text);

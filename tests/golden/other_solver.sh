@@ -11,7 +11,7 @@ compare() {
     name=$1
     shift
     planned "$STOWAGE" plan "$@" --gap 0 --time-limit 120 --write-lp "$name.lp" -o "$name.json" >/dev/null || fail "$name: no plan"
-    [ "$(member "$name.json" outcome)" = optimal ] || fail "$name: $(member "$name.json" outcome)"
+    case $(member "$name.json" outcome) in optimal | feasible) ;; *) fail "$name: $(member "$name.json" outcome)" ;; esac
     # -increment: by default cbc takes two objectives within 1e-5 s for equal. -preprocess: the
     # objective that cbc prints after its preprocessing may differ from that of its own solution.
     cbc "$name.lp" -ratioGap 0 -allowableGap 0 -increment 1e-10 -primalTolerance 1e-9 -integerTolerance 1e-9 \
@@ -21,9 +21,8 @@ compare() {
     theirs=$(sed -n 's/^Cbc0001I Search completed - best objective \([^,]*\),.*/\1/p' "$name.cbc" | tail -n 1)
     [ -n "$theirs" ] || theirs=$(sed -n 's/^Objective value: *//p' "$name.cbc" | tail -n 1)
     awk -v a="$ours" -v b="$theirs" -v name="$name" 'BEGIN {
-        d = a > b ? a - b : b - a
         printf "%s: %.9g and %.9g\n", name, a, b
-        exit !(a > 0 && d <= 1e-6 * a) }' || fail "$name: objective $ours, cbc $theirs"
+        exit !(a > 0 && a <= b * (1 + 1e-6) && a >= b * (1 - 1e-4)) }' || fail "$name: bound $ours, cbc $theirs"
 }
 
 compare tiny-resident --model tiny --cluster tiny.yaml

@@ -32,13 +32,18 @@ static stw_plan *make_plan(uint32_t gpus, const stw_place *places, const uint32_
     plan->time_s[STW_PHASE_FORWARD_BACKWARD] = 0.2;
     plan->time_s[STW_PHASE_OPTIMIZER_STEP] = 0.0123;
     plan->objective_s = 1.5;
+    static stw_solver_stage stages[] = {{"seconds", 1.5, 1.5, 0, 0.1},
+                                        {STW_STAGE_PROOF, 1.5, 1.35, 0.1, 0.1}};
     plan->solver = (stw_solver_report){.name = "glpk",
                                        .version = "5.0",
                                        .seconds = 0.2,
                                        .rows = 12,
                                        .columns = 34,
                                        .objective = 1.5,
-                                       .bound = 1.5};
+                                       .bound = 1.35,
+                                       .gap = 0.1,
+                                       .n_stages = 2,
+                                       .stages = stages};
     return plan;
 }
 
@@ -119,6 +124,9 @@ static void report_answers_the_questions(void) {
     /* the planner's seconds stand in its own section and nowhere else */
     check_contains(&out, "Estimates before simulation, per iteration: the integer program's "
                          "optimum 1.4 s, this plan 1.4 s.");
+    check_contains(&out, "no placement that fits is more than 10% faster (glpk 5.0");
+    check_contains(&out,
+                   "Lower bound of forward, backward and step within the same limits: 1.25 s");
     CU_ASSERT_PTR_NULL(strstr(out.data, "1.5 s"));
     check_contains(&out, "8 GiB more GPU memory: a plan with 12 ms less per iteration (5.7%).");
     check_contains(&out, "No plan found that is more than 0.5% faster: 6.4 GB/s PCIe, both "
