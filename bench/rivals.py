@@ -11,7 +11,8 @@ where its verdict is no worse than the plan's, and where it fills the GPU no fur
 nothing else fits). None should be faster. Rows are appended to the CSV instance by instance, and instances that are in it are not
 planned again: each is drawn from the seed and its own number.
 
-Prints each offender as a command; exit 1 where a forced plan is more than 0.5% faster."""
+Prints each offender as a command, and the rivals that lie below the lower bound of the planner's own plan; exit 1 where a forced plan is more than
+0.5% faster."""
 
 import argparse
 import concurrent.futures
@@ -26,7 +27,7 @@ import threading
 import rivals_draw as draw
 
 GAIN = 0.005
-FIELDS = ["seed", "instance", "engine", "kind", "keys", "settings", "seconds", "verdict", "exit", "share", "allowed", "counts", "gain", "cpu_s"]
+FIELDS = ["seed", "instance", "engine", "kind", "keys", "settings", "seconds", "verdict", "exit", "share", "allowed", "counts", "gain", "cpu_s", "bound"]
 
 
 # ---- forced ----
@@ -43,12 +44,18 @@ def replaced(settings, keys):
     return [s for s in settings if s[0] not in dict(keys)] + keys
 
 
+def bound_of(best):
+    """Seconds that no placement with the plan's keys is simulated faster than: the bound without its part of the load."""
+    bound, load = best["plan"]["solver"]["bound"], best["plan"]["time_s"].get("load") or 0
+    return bound - load / 1000 if bound is not None and best["plan"]["solver"]["gap"] is not None else ""
+
+
 def row_of(arguments, number, engine, kind, keys, settings, answer, best, allowed):
     counted = draw.counts(answer) and answer["exit"] <= best["exit"] and answer["share"] <= allowed and \
         draw.BETTER[answer["verdict"]] <= draw.BETTER[best["verdict"]]
     gain = best["seconds"] / answer["seconds"] - 1 if counted else ""
     return dict(zip(FIELDS, [arguments.seed, number, engine, kind, shlex.join(draw.command(keys)[2:]), draw.words(settings), answer["seconds"] or "",
-                             answer["verdict"], answer["exit"], answer["share"] or "", allowed, int(counted), gain, round(answer["cpu_s"], 3)]))
+                             answer["verdict"], answer["exit"], answer["share"] or "", allowed, int(counted), gain, round(answer["cpu_s"], 3), bound_of(best)]))
 
 
 def forced_instance(arguments, number):
@@ -111,6 +118,11 @@ def report(arguments, rows):
     table(rivals, "all", len(rivals))
     over = sorted((r for r in rivals if r["counts"] in ("1", 1)), key=lambda r: -float(r["gain"]))
     print(f"beaten: by more than {100 * GAIN:g}%; median and worst of each instance's fastest rival; CPU s of a plan")
+    held = [r for r in rivals if r["counts"] in ("1", 1) and " own" in r["kind"] and r.get("bound") not in ("", None)]
+    below = sorted((r for r in held if float(r["seconds"]) < float(r["bound"]) * (1 - 1e-4)), key=lambda r: float(r["seconds"]) / float(r["bound"]))
+    print(f"below the plan's lower bound: {len(below)} of {len(held)} with keys that the planner decides")
+    for r in below[:arguments.show]:
+        print(f"  {100 * (1 - float(r['seconds']) / float(r['bound'])):.2f}%  instance {r['instance']}  {r['keys']}")
     shown, seen = 0, set()
     for r in over:
         if float(r["gain"]) <= 0 or shown == arguments.show:
