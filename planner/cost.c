@@ -71,7 +71,7 @@ static uint64_t row_bytes(const stw_cost *cost, const stw_byte_row *row, const s
         bytes = stw_plus(bytes, stw_times(choice->acts[a], row->act_bytes[a]));
         if (choice->acts[a] > 0) bytes += row->act_once_bytes[a];
     }
-    return bytes;
+    return bytes - stw_min_u64(row->less_bytes, bytes);
 }
 
 uint64_t stw_cost_row_bytes(const stw_cost *cost, const stw_byte_row *row,
@@ -284,7 +284,7 @@ double stw_cost_compute_seconds(const stw_cost *cost) {
 
 /* Bytes of a row at least with all units in a place; STW_MAX_PLACES: in the best one. */
 static double least_bytes(const stw_cost *cost, const stw_byte_row *row, uint32_t place) {
-    double bytes = (double)row->constant_bytes, unit = (double)INFINITY, load = (double)INFINITY;
+    double bytes = stw_cost_row_constant(row), unit = (double)INFINITY, load = (double)INFINITY;
     for (uint32_t p = 0; p < cost->n_places; p++)
         if (p == place || place == STW_MAX_PLACES) unit = fmin(unit, (double)row->unit_bytes[p]);
     for (uint32_t l = 0; l < cost->n_loads; l++) load = fmin(load, (double)row->load_bytes[l]);
@@ -337,8 +337,8 @@ static double limits_of(const node_rows *rows) {
 
 static double over_together(const stw_cost *cost, const node_rows *rows) {
     double bytes =
-        rows->ranks * (double)rows->gpu->constant_bytes + (double)rows->host->constant_bytes;
-    if (rows->nvme != NULL) bytes += (double)rows->nvme->constant_bytes;
+        rows->ranks * stw_cost_row_constant(rows->gpu) + stw_cost_row_constant(rows->host);
+    if (rows->nvme != NULL) bytes += stw_cost_row_constant(rows->nvme);
     for (uint32_t first = 0, a = 0; a <= cost->n_acts; a++) {
         if (a < cost->n_acts && cost->acts[a].group == cost->acts[first].group) continue;
         double least = (double)INFINITY;

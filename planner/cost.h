@@ -52,6 +52,7 @@ typedef struct stw_byte_row {
     bool page_locked;
     uint32_t node_kind; /* of rows that are not on the GPU */
     uint64_t limit_bytes, constant_bytes;
+    uint64_t less_bytes; /* taken off the sum of the rest, down to none: of a line that is steep */
     /* By so much rows lie above the walk of the choices that are looked for: such a choice counts
      * as fitting only after its own walk. First what the use STW_USE_HOST_PARAMS no longer asks
      * for, then what the limit is raised by. 0 but while spare.c is at work. */
@@ -170,6 +171,11 @@ double stw_cost_least_over_share(const stw_cost *cost);
  * these: so it is however as many ranks are laid out */
 double stw_cost_state_over_share(const stw_job *job, bool *in_every_layout);
 void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evaluation *out);
+/** Bytes of a row whatever is chosen; below 0 where something is taken off what choices add. */
+static inline double stw_cost_row_constant(const stw_byte_row *row) {
+    return (double)row->constant_bytes - (double)row->less_bytes;
+}
+
 /** What a row may hold: its limit and what it has to spare, less the guard. */
 uint64_t stw_cost_row_limit(const stw_byte_row *row);
 /** Bytes of which a row is said to be over so many times: its limit. */

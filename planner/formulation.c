@@ -360,7 +360,7 @@ static void add_byte_rows(stw_ilp *ilp) {
         const stw_byte_row *row = &cost->byte_rows[i];
         uint64_t limit_bytes = stw_cost_row_limit(row);
         if (limit_bytes == UINT64_MAX) continue;
-        double constant = (double)row->constant_bytes / MIB, most = (double)limit_bytes / MIB;
+        double constant = stw_cost_row_constant(row) / MIB, most = (double)limit_bytes / MIB;
         if (ilp->shape.elastic && begins_resource(cost, i))
             over = stw_milp_column_add(milp, false, 0, INFINITY, 1 - objective_of(ilp, 1),
                                        "over_%u", n_over++);

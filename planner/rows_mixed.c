@@ -134,6 +134,7 @@ static stw_byte_row *copy_row(stw_cost *cost, uint32_t of, uint32_t group) {
                                       "%s_mixed%u", from.name, group);
     if (row == NULL) return NULL;
     row->constant_bytes = from.constant_bytes;
+    row->less_bytes = from.less_bytes;
     memcpy(row->unit_bytes, from.unit_bytes, cost->n_places * sizeof *row->unit_bytes);
     memcpy(row->ring_bytes, from.ring_bytes,
            (size_t)cost->n_uses * cost->n_rings * sizeof *row->ring_bytes);

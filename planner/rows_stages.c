@@ -158,7 +158,7 @@ static stw_status add_line(const stw_build *b, uint32_t kind, uint32_t a, const 
     if (constant >= 0)
         row->constant_bytes += (uint64_t)constant;
     else
-        row->constant_bytes -= stw_min_u64((uint64_t)-constant, row->constant_bytes);
+        row->less_bytes = (uint64_t)-constant;
     return STW_STATUS_OK;
 }
 
