@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of GPU bytes in forward, backward and step for an engine with pipeline stages. Every kind of
- * rank has rows of its own. Where one group alone has a choice, every count of its blocks is
- * walked, and rows are lines through what was found. Else they are read off programs of one policy
- * for all blocks: what a group's blocks keep is dealt to all blocks of the group in the model, and
- * what there is beside that is there as soon as any block has the policy. A stage takes its part of
- * a group's blocks, those that are recomputed rounded up, so that mixtures hold no more than rows
- * say. */
+ * rank has rows of its own. Where one group alone has a choice, every count of its blocks
+ * that the stage's programs tell apart is walked, and rows are lines through what was found. Else
+ * they are read off programs of one policy for all blocks: what a group's blocks keep is dealt to
+ * all blocks of the group in the model, and what there is beside that is there as soon as any block
+ * has the policy. A stage takes its part of a group's blocks, those that are recomputed rounded up,
+ * so that mixtures hold no more than rows say. */
 #include <stdio.h>
 
 #include "core/checked.h"
+#include "plan/program/blocks.h"
 #include "planner/rows.h"
 
 static stw_status no_memory(stw_error *err) {
@@ -101,6 +102,24 @@ static uint32_t only_choice(const stw_cost *cost) {
     return found;
 }
 
+/* Does every chunk of a stage recompute as many blocks with one more of option `a` than `count`? */
+static bool is_dealt_alike(const stw_cost *cost, uint32_t stage, uint32_t a, uint32_t count) {
+    const stw_job *job = cost->job;
+    const stw_cost_act *act = &cost->acts[a];
+    const uint32_t stages = job->run->parallel.pp, all = job->model->groups[act->group].count;
+    if (job->chunks == NULL || act->act != STW_ACT_RECOMPUTE) return false;
+    for (uint32_t chunk = stage; chunk < stages * job->run->parallel.vpp; chunk += stages) {
+        uint64_t in_chunk = 0;
+        for (uint32_t b = 0; b < job->model->n_blocks; b++)
+            in_chunk += job->chunks[b] == chunk && job->model->blocks[b].group == act->group;
+        const uint64_t here = (uint64_t)count * act->each, next = here + act->each;
+        if (stw_blocks_recomputed_in_chunk(here, in_chunk, all) !=
+            stw_blocks_recomputed_in_chunk(next, in_chunk, all))
+            return false;
+    }
+    return true;
+}
+
 /* Bytes of forward and backward beyond what is there before. */
 static stw_status walk_count(const stw_build *b, uint32_t kind, const stw_choice *choice,
                              int64_t *bytes, stw_error *err) {
@@ -176,7 +195,10 @@ static stw_status add_lines(const stw_build *b, uint32_t kind, uint32_t a, bool 
     for (uint32_t k = 0; k <= blocks; k++) {
         choice.acts[a] = k;
         choice.acts[a + 1] = blocks - k;
-        STW_TRY(walk_count(b, kind, &choice, &bytes[k], err));
+        if (k > 0 && is_dealt_alike(cost, cost->job->kinds[kind].stage, a, k - 1))
+            bytes[k] = bytes[k - 1];
+        else
+            STW_TRY(walk_count(b, kind, &choice, &bytes[k], err));
         *done = *done && bytes[k] < MOST_BYTES;
     }
     for (uint32_t from = 0, to; *done && from < blocks; from = to) {

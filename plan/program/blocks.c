@@ -59,6 +59,10 @@ void stw_block_acts(const stw_job *job, const stw_decisions *decisions, stw_act 
     }
 }
 
+uint64_t stw_blocks_recomputed_in_chunk(uint64_t recomputed, uint64_t in_chunk, uint64_t of_group) {
+    return stw_ratio_up(recomputed, in_chunk, of_group);
+}
+
 /* Kept blocks of the group at `at` that come after it, or `enough` if there are more. */
 static uint32_t kept_after(const stw_job *job, const stw_act *acts, const uint32_t *chain,
                            uint32_t n, uint32_t at, uint32_t enough) {

@@ -15,6 +15,11 @@
  * @param acts out, [model.n_blocks] */
 void stw_block_acts(const stw_job *job, const stw_decisions *decisions, stw_act *acts);
 
+/** Of the blocks of a group in one chunk of a pipeline, how many are recomputed: their share of the
+ * group's, rounded up.
+ * @param of_group blocks of the group in the model, above 0; `recomputed` of them are */
+uint64_t stw_blocks_recomputed_in_chunk(uint64_t recomputed, uint64_t in_chunk, uint64_t of_group);
+
 /** A chain is the blocks that run one after the other in forward and, in reverse, in backward.
  * @param chain [n] blocks
  * @param acts [model.n_blocks]

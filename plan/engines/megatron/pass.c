@@ -22,6 +22,7 @@
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/vision.h"
 #include "plan/engines/park.h"
+#include "plan/program/blocks.h"
 
 /* Hidden states that a stage's schedule keeps beside the activations: the gradient that came, the
  * one that went (first stage: none), those on their way with several chunks. */
@@ -62,15 +63,14 @@ typedef struct pass {
 
 /* ---- which blocks are recomputed ---- */
 
-/* Of the blocks of a group in one chunk, how many are recomputed: their share of the group's,
- * rounded up. */
+/* Of the blocks of a group in one chunk. */
 static uint64_t recomputed_in_chunk(const pass *p, uint32_t group, uint32_t in_chunk) {
     uint64_t recomputed = 0;
     for (uint32_t i = 0; i < p->b->decisions->n_blocks; i++) {
         const stw_block_decision *d = &p->b->decisions->blocks[i];
         if (d->group == group && d->act == STW_ACT_RECOMPUTE) recomputed += d->count;
     }
-    return stw_ratio_up(recomputed, in_chunk, p->job->model->groups[group].count);
+    return stw_blocks_recomputed_in_chunk(recomputed, in_chunk, p->job->model->groups[group].count);
 }
 
 /* Of the layers [first, end) of one chunk. Layers of multi-token prediction are not recomputed by
