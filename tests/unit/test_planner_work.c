@@ -9,8 +9,8 @@
 
 /* Forward, backward and a step by groups take some ten operations a block each. */
 #define OPERATIONS_PER_BLOCK 50
-#define MOST_PROGRAMS 2400 /* by four rings; 540 for each */
-#define WHOLE_PER_FIX 8    /* of a kind of rank: the search among plans, and the last one */
+#define MOST_PROGRAMS 1200
+#define WHOLE_PER_FIX 8 /* of a kind of rank: the search among plans, and the last one */
 
 static struct {
     uint64_t operations, longest; /* of all programs, of one */
