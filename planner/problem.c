@@ -10,8 +10,8 @@
 
 /* Measured constants of this file: bench/results/constants.md. */
 
-/* Where memory is scarce, more staging than this buys nothing: 3 slots of 32 MiB already run at the
- * link's rate. Buckets that a spec fixes may take three slots of any size. */
+/* More staging than this buys nothing: 3 slots of 32 MiB already run at the link's rate. Buckets
+ * that a spec fixes may take three slots of any size. */
 #define STAGING_BYTES (128ull << 20)
 
 /* 2^62: what rows overstate and the limits that they are compared with fit beside it. */
@@ -29,12 +29,6 @@ static const double MOST_BYTES = 4611686018427387904.0;
 static const uint32_t DEPTHS[] = {1, 2, 3, 4, 0};
 static const uint64_t BUCKETS[] = {4ull << 20, 8ull << 20, 16ull << 20, 32ull << 20, 64ull << 20};
 #define N_BUCKETS (sizeof BUCKETS / sizeof BUCKETS[0])
-
-/* The same where memory is not scarce: what larger ones save is start-ups and the last bucket's way
- * out, so that the steps may be large. */
-static const uint32_t ROOMY_DEPTHS[] = {ROOMY_DEPTH, 2 * ROOMY_DEPTH, 0};
-static const uint64_t ROOMY_BUCKETS[] = {ROOMY_BUCKET, 4 * ROOMY_BUCKET};
-#define N_ROOMY_BUCKETS (sizeof ROOMY_BUCKETS / sizeof ROOMY_BUCKETS[0])
 #define MAX_DEPTHS 8
 
 static stw_status no_memory(stw_error *err) {
@@ -72,7 +66,7 @@ static uint64_t cached_bucket(const stw_cost *cost) {
     return 0;
 }
 
-/* @param out with room for all @return how many; one of 0 where depth counts groups */
+/* @param out [N_BUCKETS] @return how many; one of 0 where depth counts groups */
 static uint32_t bucket_sizes(const stw_cost *cost, bool streams, uint64_t *out) {
     uint64_t fixed = cost->job->run->prefetch.bucket_bytes;
     uint32_t n = 0;
@@ -80,13 +74,11 @@ static uint32_t bucket_sizes(const stw_cost *cost, bool streams, uint64_t *out) 
         out[0] = cost->by_group ? 0 : fixed != STW_AUTO_BYTES ? fixed : BUCKETS[0];
         return 1;
     }
-    const bool roomy = is_roomy(cost, ROOMY_BUCKET);
-    const uint64_t cached = cached_bucket(cost);
+    uint64_t cached = cached_bucket(cost);
     for (size_t b = 0; b < N_BUCKETS; b++) {
-        bool too_small = roomy || (BUCKETS[b] < ROOMY_BUCKET && is_roomy(cost, 2 * BUCKETS[b]));
-        if (!too_small || (BUCKETS[b] == cached && cached != ROOMY_BUCKET)) out[n++] = BUCKETS[b];
+        bool too_small = BUCKETS[b] < ROOMY_BUCKET && is_roomy(cost, 2 * BUCKETS[b]);
+        if (!too_small || BUCKETS[b] == cached) out[n++] = BUCKETS[b];
     }
-    for (size_t b = 0; roomy && b < N_ROOMY_BUCKETS; b++) out[n++] = ROOMY_BUCKETS[b];
     return n;
 }
 
@@ -97,7 +89,9 @@ static uint32_t depths(const stw_cost *cost, const uint32_t *tried, bool streams
         out[0] = fixed != STW_AUTO ? fixed : 1;
         return 1;
     }
-    for (const uint32_t *depth = tried; *depth != 0 && n < MAX_DEPTHS; depth++) out[n++] = *depth;
+    bool roomy = !cost->by_group && is_roomy(cost, ROOMY_BUCKET);
+    for (const uint32_t *depth = tried; *depth != 0 && n < MAX_DEPTHS; depth++)
+        if (!roomy || *depth >= ROOMY_DEPTH || depth[1] == 0) out[n++] = *depth;
     return n;
 }
 
@@ -105,20 +99,18 @@ static stw_status add_rings(stw_cost *cost, const stw_engine *engine, stw_error 
     bool streams = false;
     for (uint32_t p = 0; p < cost->n_places; p++)
         streams = streams || stw_place_slot_element_bytes(cost->job, &cost->places[p]) > 0;
-    uint64_t sizes[N_BUCKETS + N_ROOMY_BUCKETS];
+    uint64_t sizes[N_BUCKETS];
     uint32_t counts[MAX_DEPTHS];
     uint32_t n_sizes = bucket_sizes(cost, streams, sizes);
-    const bool roomy = !cost->by_group && is_roomy(cost, ROOMY_BUCKET);
-    const uint32_t *usual = roomy ? ROOMY_DEPTHS : DEPTHS;
     uint32_t n_depths =
-        depths(cost, engine->depths != NULL ? engine->depths : usual, streams, counts);
+        depths(cost, engine->depths != NULL ? engine->depths : DEPTHS, streams, counts);
     cost->rings = stw_pool_array(cost->pool, (size_t)n_depths * n_sizes, sizeof *cost->rings);
     if (cost->rings == NULL) return no_memory(err);
     for (uint32_t d = 0; d < n_depths; d++)
         for (uint32_t b = 0; b < n_sizes; b++) {
             uint64_t most = n_sizes == 1 ? 3 * sizes[b] : 0;
             if (most < STAGING_BYTES) most = STAGING_BYTES;
-            if (n_depths > 1 && !(roomy && n_sizes > 1) && counts[d] * sizes[b] > most) continue;
+            if (n_depths > 1 && counts[d] * sizes[b] > most) continue;
             cost->rings[cost->n_rings++] = (stw_cost_ring){counts[d], sizes[b]};
         }
     return STW_STATUS_OK;

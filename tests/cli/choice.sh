@@ -42,10 +42,6 @@ no_slower "--set node.pcie.h2d=60.94GB/s --set node.pcie.d2h=60.83GB/s --set nod
 no_slower "--set node.host.limit=697.0926GiB" --model Mixtral-8x7B --cluster a100-40g-x8 --set batch.seq_len=32768 --set parallel.ep=4 \
     --set batch.grad_accumulation=4 --set precision.params=bf16 --set precision.grads=bf16 --set precision.master=fp32 \
     --set node.gpu.memory=32.4GiB --set node.host.limit=693.0926GiB
-# larger rings than usual, where there is room
-no_slower "--set prefetch.depth=auto --set prefetch.bucket=auto" --model Qwen3-8B --cluster a100-40g-x8 --set batch.seq_len=8192 \
-    --set precision.params=bf16 --set precision.grads=bf16 --set precision.master=fp32 --set node.gpu.memory=27.5GiB \
-    --set prefetch.depth=6 --set prefetch.bucket=128MiB
 
 # a searched layout whose first choice was simulated far above its rows
 beats loss.fused=true --model gpt-oss-120b --cluster h200-x8 --set nodes=4 --set batch.seq_len=4096 --set batch.tokens_per_step=524288 \
