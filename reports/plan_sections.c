@@ -676,7 +676,7 @@ void stw_section_solver(const stw_section *s) {
     const char *word = outcome[plan->outcome];
     if (fits) simulated_words(by, from, sizeof from);
     if (fits && stw_plan_is_proven(plan)) {
-        word = "no placement that fits is";
+        word = "no placement within its limits is";
         snprintf(gap, sizeof gap, " more than %s%% faster",
                  stw_word_number(fmax(100 * by->gap, 0.001)).text);
     } else if (fits && by->gap > 0) {

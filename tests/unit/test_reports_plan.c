@@ -124,7 +124,7 @@ static void report_answers_the_questions(void) {
     /* the planner's seconds stand in its own section and nowhere else */
     check_contains(&out, "Estimates before simulation, per iteration: the integer program's "
                          "optimum 1.4 s, this plan 1.4 s.");
-    check_contains(&out, "no placement that fits is more than 10% faster (glpk 5.0");
+    check_contains(&out, "no placement within its limits is more than 10% faster (glpk 5.0");
     check_contains(&out,
                    "Lower bound of forward, backward and step within the same limits: 1.25 s");
     CU_ASSERT_PTR_NULL(strstr(out.data, "1.5 s"));
