@@ -85,10 +85,6 @@ static stw_status report_solver(stw_solving *s, stw_error *err) {
     report->bound = ilp->stages[s->proof].bound;
     report->gap = ilp->stages[s->proof].gap;
     report->n_stages = ilp->n_stages;
-    if (s->options->write_lp != NULL && !s->proven) {
-        stw_status status = stw_ilp_write(s->cost, &s->bars, s->options->write_lp, err);
-        if (status != STW_STATUS_OK) return status;
-    }
     report->stages = stw_pool_array(s->plan->pool, ilp->n_stages, sizeof *report->stages);
     if (report->stages == NULL || report->version == NULL) return stw_planner_no_memory(err);
     for (uint32_t i = 0; i < ilp->n_stages; i++) {
@@ -411,6 +407,8 @@ stw_status stw_planner_solve_run(stw_plan *plan, const stw_planner_options *opti
                          time_limit_of(options)));
     else
         STW_TRY(finish_infeasible(&s, err));
+    if (options->write_lp != NULL && !s.proven)
+        STW_TRY(stw_ilp_write(s.cost, &s.bars, options->write_lp, err));
     plan->solver.seconds = stw_planner_now_s() - s.start_s;
 out:
     stw_cost_free(s.cost);
