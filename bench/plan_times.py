@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time, memory and gap of `stowage plan` for zoo models on example clusters and presets: engine stowage with
-NVMe off and on, and fsdp2, which keeps no state on NVMe. Rows are appended to a CSV as they come; a case that is in it
-is not run again, so that a long table can be made in pieces. Prints the median and the worst ten of each.
+"""CPU time, wall time, memory and gap of `stowage plan` for zoo models on example clusters and presets: engine stowage with
+NVMe off and on, and fsdp2, which keeps no state on NVMe; or for the instances of rivals.py; or with `parallel=auto` for those
+of layouts.py. Rows are appended to a CSV as they come; a case that is in it is not run again, so that a long table can be made
+in pieces. Prints the median and the worst ten of each.
 
     python3 bench/plan_times.py -o times.csv [--stowage build/bin/stowage] [--jobs N]
+        [--from CSV | --auto N,N|all]                           # the CSV of `rivals.py --csv`; numbers of layouts.py's list
         [--models A,B] [--clusters examples|presets|all|A,B]    # presets: those of `stowage clusters`
         [--sample N [--seed S]]                                 # N cases, the same ones for the same seed
         [--minutes M]                                           # begin no case after M minutes
@@ -15,6 +17,7 @@ import csv
 import json
 import os
 import random
+import shlex
 import statistics
 import subprocess
 import sys
@@ -23,10 +26,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import layouts
+import rivals_draw as draw
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXAMPLES = os.path.join(ROOT, "models/examples")
-KEYS = ["model", "cluster", "engine", "nvme"]
-FIELDS = KEYS + ["exit", "cpu_s", "rss_mib", "outcome", "gap", "iteration_s", "error"]
+KEYS = ["model", "cluster", "engine", "nvme", "settings"]
+FIELDS = KEYS + ["exit", "cpu_s", "wall_s", "rss_mib", "outcome", "gap", "iteration_s", "error"]
 
 
 def example(name):
@@ -51,8 +57,33 @@ def models_of(arguments):
     return arguments.models.split(",") if arguments.models else zoo
 
 
+def drawn(arguments):
+    """The instances of `rivals.py --csv`."""
+    with open(arguments.source, newline="", encoding="utf-8") as file:
+        found = [draw.settings_in(row["settings"]) for row in csv.DictReader(file) if row["kind"] == "plan"]
+    return [case_of(settings) for settings in found]
+
+
+def listed(arguments):
+    """The instances of layouts.py, whose layouts are searched."""
+    numbers = range(len(layouts.INSTANCES)) if arguments.auto == "all" else [int(n) for n in arguments.auto.split(",")]
+    out = []
+    for model, cluster, nodes, engine, seq_len, sequences, more in (layouts.INSTANCES[n] for n in numbers):
+        settings = [("model", model), ("cluster", cluster), ("engine", engine), ("nodes", nodes), ("batch.seq_len", seq_len),
+                    ("batch.tokens_per_step", seq_len * sequences), ("parallel", "auto")]
+        out.append(case_of(settings + [tuple(word.split("=")) for word in more.split()]))
+    return out
+
+
+def case_of(settings):
+    names = dict(settings)
+    return names["model"], names["cluster"], names["engine"], "on" if "node.nvme.capacity" in names else "off", draw.words(settings)
+
+
 def cases_of(arguments):
-    cases = [(m, c, e, n) for m in models_of(arguments) for c in clusters_of(arguments)
+    if arguments.source or arguments.auto:
+        return drawn(arguments) if arguments.source else listed(arguments)
+    cases = [(m, c, e, n, "") for m in models_of(arguments) for c in clusters_of(arguments)
              for e, n in (("stowage", "off"), ("stowage", "on"), ("fsdp2", "off"))]
     if arguments.sample and arguments.sample < len(cases):
         cases = random.Random(arguments.seed).sample(cases, arguments.sample)
@@ -60,19 +91,23 @@ def cases_of(arguments):
 
 
 def measure(arguments, case):
-    model, cluster, engine, nvme = case
+    model, cluster, engine, nvme, settings = case
     path = example(cluster)
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         command = [arguments.stowage, "plan", "--model", model, "--cluster", path if os.path.isfile(path) else cluster,
                    "--set", f"engine={engine}", "-o", out.name]
         if nvme == "on":
             command += ["--set", "node.nvme.capacity=2000 GiB"]
+        if settings:
+            command = [arguments.stowage] + shlex.split(settings)[1:] + ["-o", out.name]
+        start = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         error = process.stderr.read().decode().strip()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
+        wall = time.monotonic() - start
         row = dict(zip(KEYS, case))
-        row |= {"exit": process.returncode, "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
+        row |= {"exit": process.returncode, "cpu_s": round(usage.ru_utime + usage.ru_stime, 3), "wall_s": round(wall, 3),
                 "rss_mib": usage.ru_maxrss // 1024, "error": error.split("\n")[0]}
         try:
             with open(out.name) as file:
@@ -114,7 +149,7 @@ def run(arguments):
 
 
 def of_case(row):
-    return f"{row['model']} {row['cluster']} {row['engine']} nvme {row['nvme']}"
+    return row["settings"] or f"{row['model']} {row['cluster']} {row['engine']} nvme {row['nvme']}"
 
 
 def worst(rows, field, form):
@@ -123,9 +158,11 @@ def worst(rows, field, form):
 
 
 def summarize(rows):
-    seconds = [float(r["cpu_s"]) for r in rows]
-    over = sum(s > 1 for s in seconds)
-    print(f"{len(rows)} plans, CPU time: median {statistics.median(seconds):.3f} s, {over} over 1 s; the worst ten:")
+    for field, what in (("wall_s", "wall"), ("cpu_s", "CPU")):
+        seconds = [float(r[field]) for r in rows]
+        print(f"{len(rows)} plans, {what} time: median {statistics.median(seconds):.3f} s, worst {max(seconds):.3f} s, {sum(s > 1 for s in seconds)} over 1 s, "
+              f"{sum(s > 5 for s in seconds)} over 5 s")
+    print("the worst ten by CPU time:")
     worst(rows, "cpu_s", "{:.3f} s".format)
     print(f"memory: median {statistics.median(float(r['rss_mib']) for r in rows):.0f} MiB; the worst ten:")
     worst(rows, "rss_mib", "{:.0f} MiB".format)
@@ -143,6 +180,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--stowage", default=os.path.join(ROOT, "build/bin/stowage"))
     parser.add_argument("-o", "--output", default="plan_times.csv")
+    parser.add_argument("--from", dest="source")
+    parser.add_argument("--auto")
     parser.add_argument("--models")
     parser.add_argument("--clusters", default="examples")
     parser.add_argument("--sample", type=int, default=0)

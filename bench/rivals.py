@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks for plans that are better than the planner's own, by the simulator's seconds.
 
-    rivals.py forced   [--instances N] [--plans N] [--engines A,B] [--seed N] [--jobs N] [--csv FILE] [--limit S]
+    rivals.py forced   [--instances N] [--plans N] [--engines A,B] [--seed N] [--jobs N] [--csv FILE] [--limit S] [--seconds S]
 
 STOWAGE names the program; python3 is all that is needed beside it. `forced` plans instances drawn at random (rivals_draw.py: engine, model,
 cluster, layout, length, roles, a limit of GPU memory in fractions) and then each of them with keys that force placements, shares, rings,
 activation policies, recompute counts or offload fractions. Half of these are near the planner's own decisions, half are random. A rival counts
 where its verdict is no worse than the plan's, and where it fills the GPU no further than the plan may (placement.gpu_fill, or what the plan takes where
-nothing else fits). None should be faster. Rows are appended to the CSV instance by instance, and instances that are in it are not
-planned again: each is drawn from the seed and its own number.
+nothing else fits). None should be faster. Instances take turns, one forced plan each, until all is done or --seconds are over. Rows are appended
+to the CSV as they come, and instances that are in it are not planned again: each is drawn from the seed and its own number.
 
 Prints each offender as a command, and the rivals that lie below the lower bound of the planner's own plan; exit 1 where a forced plan is more than
 0.5% faster."""
@@ -17,12 +17,14 @@ Prints each offender as a command, and the rivals that lie below the lower bound
 import argparse
 import concurrent.futures
 import csv
+import itertools
 import os
 import random
 import shlex
 import statistics
 import sys
 import threading
+import time
 
 import rivals_draw as draw
 
@@ -58,8 +60,8 @@ def row_of(arguments, number, engine, kind, keys, settings, answer, best, allowe
                              answer["verdict"], answer["exit"], answer["share"] or "", allowed, int(counted), gain, round(answer["cpu_s"], 3), bound_of(best)]))
 
 
-def forced_instance(arguments, number):
-    """All rows of an instance; the first is the planner's own plan."""
+def drawn(arguments, number):
+    """The row of an instance's own plan, and calls that give the rows of its forced plans."""
     engines = arguments.engines.split(",")
     engine = engines[number % len(engines)]
     rng = random.Random(f"{arguments.seed} {number} {engine}")
@@ -67,19 +69,21 @@ def forced_instance(arguments, number):
         settings, best = draw.instance(rng, engine)
     except LookupError as error:
         print(f"instance {number}: {error}", file=sys.stderr)
-        return []
+        return None, []
     given = {key: str(value) for key, value in settings}
     allowed = max(best["share"], float(given.get("placement.gpu_fill", 0.98)))
-    rows, done, tries = [row_of(arguments, number, engine, "plan", [], settings, best, best, allowed)], set(), 0
-    while len(rows) <= arguments.plans and tries < 20 * arguments.plans:
+    sets, tries = {}, 0
+    while len(sets) < arguments.plans and tries < 20 * arguments.plans:
         tries += 1
-        keys, kind = force(rng, engine, len(rows), best, given, allowed)
-        if not keys or str(keys) in done:
-            continue
-        done.add(str(keys))
+        keys, kind = force(rng, engine, len(sets) + 1, best, given, allowed)
+        if keys:
+            sets.setdefault(str(keys), (keys, kind))
+
+    def row(keys, kind):
         answer = draw.plan(replaced(settings, keys), "--time-limit", str(arguments.limit))
-        rows.append(row_of(arguments, number, engine, kind, keys, settings, answer, best, allowed))
-    return rows
+        return row_of(arguments, number, engine, kind, keys, settings, answer, best, allowed)
+
+    return row_of(arguments, number, engine, "plan", [], settings, best, best, allowed), [lambda c=case: row(*c) for case in sets.values()]
 
 
 def read_rows(arguments):
@@ -112,12 +116,12 @@ def report(arguments, rows):
     for engine in draw.ENGINES:
         of = [r for r in rivals if r["engine"] == engine]
         table(of, engine, len(of))
-        for kind in sorted({r["kind"] for r in of}):
-            some = [r for r in of if r["kind"] == kind]
+        for kind in ("own", "expert"):
+            some = [r for r in of if r["kind"].endswith(kind)]
             table(some, "  " + kind, len(some))
     table(rivals, "all", len(rivals))
     over = sorted((r for r in rivals if r["counts"] in ("1", 1)), key=lambda r: -float(r["gain"]))
-    print(f"beaten: by more than {100 * GAIN:g}%; median and worst of each instance's fastest rival; CPU s of a plan")
+    print(f"own: keys that the planner decides; beaten: by more than {100 * GAIN:g}%; median and worst of each instance's fastest rival; CPU s of a plan")
     held = [r for r in rivals if r["counts"] in ("1", 1) and " own" in r["kind"] and r.get("bound") not in ("", None)]
     below = sorted((r for r in held if float(r["seconds"]) < float(r["bound"]) * (1 - 1e-4)), key=lambda r: float(r["seconds"]) / float(r["bound"]))
     print(f"below the plan's lower bound: {len(below)} of {len(held)} with keys that the planner decides")
@@ -138,26 +142,35 @@ def report(arguments, rows):
 
 
 def forced(arguments, pool):
-    rows = read_rows(arguments)
+    rows, end = read_rows(arguments), time.monotonic() + arguments.seconds
     known = {int(r["instance"]) for r in rows if int(r["seed"]) == arguments.seed}
-    todo = [n for n in range(arguments.instances) if n not in known]
+    todo = [n for n in range(arguments.instances) if n not in known and not arguments.summary]
     lock, fresh = threading.Lock(), not rows
     file = open(arguments.csv, "a", newline="", encoding="utf-8") if arguments.csv else None
-    writer = csv.DictWriter(file, FIELDS) if file else None
+    writer = csv.DictWriter(file, FIELDS, lineterminator="\n") if file else None
     if writer and fresh:
         writer.writeheader()
 
-    def one(number):
-        found = forced_instance(arguments, number)
+    def keep(row):
         with lock:
-            rows.extend(found)
+            rows.append(row)
             if writer:
-                writer.writerows(found)
+                writer.writerow(row)
                 file.flush()
-            print(f"\r{len(known) + 1} of {arguments.instances} instances, {len(rows)} plans", end="", file=sys.stderr)
-            known.add(number)
+            print(f"\r{len(rows)} plans", end="", file=sys.stderr)
 
-    list(pool.map(one, [] if arguments.summary else todo))
+    def begin(number):
+        first, calls = drawn(arguments, number) if time.monotonic() < end else (None, [])
+        if first:
+            keep(first)
+        return calls
+
+    def one(call):
+        if time.monotonic() < end:
+            keep(call())
+
+    instances = list(pool.map(begin, todo))
+    list(pool.map(one, [call for turn in itertools.zip_longest(*instances) for call in turn if call]))
     print(file=sys.stderr)
     if file:
         file.close()
@@ -171,6 +184,7 @@ def main():
     parser.add_argument("--plans", type=int, default=50, help="forced plans of an instance")
     parser.add_argument("--engines", default=",".join(draw.ENGINES))
     parser.add_argument("--limit", type=float, default=10, help="seconds of a forced plan")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no plan is begun after that")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--show", type=int, default=10)

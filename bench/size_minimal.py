@@ -4,18 +4,19 @@
 row, as `stowage plan` does, by a loop of its own over counts and layouts:
 
 - the commands of the row, which must give its verdict, peak and seconds;
-- counts below the smallest, with the run's own layout, that of the row, and `parallel=auto`: none may fit (the next one below;
-  all of them with --all-below);
-- 1,024 tokens more than the longest sequence and one sequence more than the largest micro batch, which must not fit;
+- counts below the smallest, with the run's own layout, that of the row, `parallel=auto`, and --draws random layouts of the row's
+  engine: none may fit (the next one below; all of them with --all-below);
+- 1,024 tokens more than the longest sequence and one sequence more than the largest micro batch, which must not fit (without risk
+  where the row has none);
 - counts up to the bound of the cheapest (--counts of them, evenly in their logarithm, and those beside the cheapest; 0: all),
   each with --draws random layouts of the row's engines, with the layout of the cheapest, and with `parallel=auto`: none that
   fits may have 2% fewer GPU-hours.
 
-Rows take turns, one plan at a time, until all is done or --seconds are over. Prints one line for each row; exit code 1 if any
-fails.
+Rows take turns, one plan at a time, until all is done or --seconds from the start are over. A row that `size` has not made within
+--row-seconds is left out and named. Prints one line for each row; exit code 1 if any fails.
 
     python3 bench/size_minimal.py [--stowage build/bin/stowage] [--models A,B] [--gpus A,B] [--jobs N] [--all-below]
-        [--counts 4] [--draws 4] [--seed 1] [--seconds S] [--table FILE.json]     # a table that is there already
+        [--counts 4] [--draws 4] [--seed 1] [--seconds S] [--row-seconds S] [--table FILE.json]     # a table that is there already
 """
 import argparse
 import json
@@ -26,6 +27,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -128,12 +130,12 @@ class Row:
         elif peak != part["gpu_peak_bytes"]:
             self.wrong.append(f"the {name} has another peak by its command")
 
-    def check_unfit(self, arguments, words, size, settings):
-        """A point that must not fit."""
+    def check_unfit(self, arguments, words, size, settings, without_risk=False):
+        """A point that must not fit. @param without_risk what is at risk does not"""
         found = point(arguments, self.answer, *size, settings)
         if found["verdict"] == "time_limit":
             self.late += 1
-        elif found["verdict"] not in ("does_not_fit", "refused"):
+        elif found["verdict"] not in ("does_not_fit", "refused") + (("at_risk",) if without_risk else ()):
             self.wrong.append(f"{words} ({found['verdict']}{' ' + found['reason'] if found.get('reason') else ''})")
 
     def check_hours(self, arguments, size, settings):
@@ -147,15 +149,18 @@ class Row:
         """Points that say whether the smallest is."""
         layout, here = self.answer["layout"], (self.answer["nodes"], self.answer["gpus_per_node"])
         engine = [word for word in layout if word.startswith("engine=")]
+        dice = random.Random(f"below {arguments.seed} {self.answer['model']} {self.answer['kind']}")
         counts = counts_of(self.answer)
         below = counts[:counts.index(here)][::-1]
-        cases = []
+        cases, calm = [], self.answer["verdict"] == "fits"
         for size in below if arguments.all_below else below[:1]:
             words = f"{size[0]} x {size[1]} GPUs fit with"
             cases += [(f"{words} the run's layout", size, engine), (f"{words} parallel=auto", size, engine + ["parallel=auto"])]
             cases += [(f"{words} the row's layout", size, layout)] if layout else []
-        cases += [("a longer sequence fits", here, layout + [f"batch.seq_len={self.answer['longest_seq_len'] + 1024}"]),
-                  ("a larger micro batch fits", here, layout + [f"batch.micro_batch={self.answer['largest_micro_batch'] + 1}"])]
+            drawn = [draw(dice, self.answer, *size, self.answer["engine"]) for _ in range(arguments.draws)]
+            cases += [(f"{words} {' '.join(settings)}", size, settings) for settings in drawn if settings is not None]
+        cases += [("a longer sequence fits", here, layout + [f"batch.seq_len={self.answer['longest_seq_len'] + 1024}"], calm),
+                  ("a larger micro batch fits", here, layout + [f"batch.micro_batch={self.answer['largest_micro_batch'] + 1}"], calm)]
         return [lambda c=case: self.check_unfit(arguments, *c) for case in cases]
 
     def cheapest_tasks(self, arguments):
@@ -210,27 +215,33 @@ def table_of(arguments, pool):
         command = [arguments.stowage, "size", "--model", case[0], "--gpus", case[1], "--json", "-q", "--jobs", "1"]
         with tempfile.TemporaryFile() as file:
             child = subprocess.Popen(command, stdout=file)
-            used = os.wait4(child.pid, 0)[2]
+            late = threading.Timer(arguments.row_seconds, child.kill)
+            late.start()
+            _, status, used = os.wait4(child.pid, 0)
+            late.cancel()
+            child.returncode = os.waitstatus_to_exitcode(status)
+            if child.returncode < 0:
+                print(f"{case[0]:16} {case[1]:9} `size` took more than {arguments.row_seconds:g} s", flush=True)
+                return None
             file.seek(0)
             table = json.load(file)
         return table["kinds"][0] | {"model": table["model"], "cpu_s": used.ru_utime + used.ru_stime}
 
     start = time.monotonic()
-    rows = list(pool.map(row_of, [(model, kind) for model in arguments.models.split(",") for kind in arguments.gpus.split(",")]))
+    made = pool.map(row_of, [(model, kind) for model in arguments.models.split(",") for kind in arguments.gpus.split(",")])
+    rows = [row for row in made if row]
     print(f"size: {time.monotonic() - start:.1f} s wall, {sum(row['cpu_s'] for row in rows):.1f} s CPU", flush=True)
     return rows
 
 
-def run_all(arguments, pool, rows):
+def run_all(end, pool, tasks):
     """Points of all rows in turn, until all are done or the time is over."""
-    end = time.monotonic() + arguments.seconds
 
     def run_one(case):
         if time.monotonic() < end:
             case[1]()
             case[0].plans += 1
 
-    tasks = {row: row.tasks(arguments) for row in rows}
     turns = [(row, calls[i]) for i in range(max(map(len, tasks.values()), default=0)) for row, calls in tasks.items() if i < len(calls)]
     list(pool.map(run_one, turns))
 
@@ -243,16 +254,18 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--time-limit", type=float, default=120)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--row-seconds", type=float, default=600)
     parser.add_argument("--all-below", action="store_true")
     parser.add_argument("--counts", type=int, default=4)
     parser.add_argument("--draws", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--table")
     arguments = parser.parse_args()
+    end = time.monotonic() + arguments.seconds
     with tempfile.TemporaryDirectory() as arguments.folder, ThreadPoolExecutor(arguments.jobs) as pool:
         answers = table_of(arguments, pool)
         rows = [Row(answer) for answer in answers if answer["verdict"] in FITTING]
-        run_all(arguments, pool, rows)
+        run_all(end, pool, {row: row.tasks(arguments) for row in rows})
     failed = sum(not row.tell() for row in rows)
     for answer in answers:
         if answer["verdict"] not in FITTING:
