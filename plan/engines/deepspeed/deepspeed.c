@@ -118,13 +118,16 @@ static const stw_engine_fix fixes[] = {
     {"deepspeed.sub_group_size", "1e8", "cuts the buffers that sub-groups pass through", NULL},
     {NULL, NULL, NULL, NULL}};
 /* Keys of runtime/zero/config.py (DeepSpeedZeroConfig). A share of sub-groups (Twin-Flow) needs
- * several of them on a rank. */
+ * several of them on a rank: small ones give finer shares, and take more of the GPU. */
 #define ON_HOST "deepspeed.offload_optimizer=cpu"
 static const stw_engine_turn turns[] = {
     {"deepspeed.max_live_parameters=3e9 deepspeed.max_reuse_distance=3e9", NULL, NULL, NULL},
     {"deepspeed.overlap_comm=true", NULL, NULL, NULL},
     {"deepspeed.zero_stage=2", NULL, NULL, NULL},
     {"deepspeed.zero_stage=1", NULL, NULL, NULL},
+    {"deepspeed.ratio=0.1", ON_HOST, NULL, NULL},
+    {"deepspeed.ratio=0.3", ON_HOST, NULL, NULL},
+    {"deepspeed.ratio=0.6", ON_HOST, NULL, NULL},
     {"deepspeed.ratio=0.1 deepspeed.sub_group_size=1e8", ON_HOST, NULL, NULL},
     {"deepspeed.ratio=0.3 deepspeed.sub_group_size=1e8", ON_HOST, NULL, NULL},
     {"deepspeed.ratio=0.6 deepspeed.sub_group_size=1e8", ON_HOST, NULL, NULL},
