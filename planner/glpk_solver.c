@@ -249,6 +249,8 @@ static stw_status attempt(stw_glpk_call *call, size_t i, double left_s, int *end
     glp_prob *problem = glp_create_prob();
     load_columns(problem, call->milp);
     stw_status status = load_rows(problem, call);
+    /* unscaled, a search without presolve calls some solvable problems infeasible */
+    if (status == STW_STATUS_OK) glp_scale_prob(problem, GLP_SF_AUTO);
     if (status == STW_STATUS_OK && call->options->relaxed) {
         *end = relax(problem, fmin(left_s, attempts[i].root_s));
         take_relaxation(problem, *end, call);

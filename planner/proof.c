@@ -9,7 +9,7 @@
 
 /* The most time of a proof, and what its own gap may be. */
 static const double PROOF_S = 5;
-static const double PROOF_GAP = 5e-4;
+static const double PROOF_GAP = 1e-6;
 
 /* By how much rows lie above the walk of the candidates, at most. */
 static uint64_t overstated(const stw_candidates *all) {

@@ -61,6 +61,36 @@ static void mixes_whole_and_continuous(void) {
     stw_milp_free(milp);
 }
 
+/* Coefficients from 1 to 1e7: of 28 blocks at most 8.58 are offloaded, the others recomputed, so t
+ * = 23,560,775.9 + 20 x 239,156.2. Unscaled, GLPK 5.0 says that there is no solution. */
+static void scales_what_is_large(void) {
+    stw_milp *milp = stw_milp_new("large");
+    uint32_t t = stw_milp_column_add(milp, false, 0, INFINITY, 2, "t");
+    uint32_t offload = stw_milp_column_add(milp, true, 0, 28, 0, "offload");
+    uint32_t recompute = stw_milp_column_add(milp, true, 0, 28, 0, "recompute");
+    uint32_t last = stw_milp_column_add(milp, true, 0, 1, 0, "last");
+    stw_milp_row_add(milp, 28, 28, "blocks");
+    stw_milp_term_add(milp, offload, 1);
+    stw_milp_term_add(milp, recompute, 1);
+    stw_milp_row_add(milp, -INFINITY, 483582.999998093, "host");
+    stw_milp_term_add(milp, offload, 56350);
+    stw_milp_row_add(milp, 23477082.4728063, INFINITY, "alone");
+    stw_milp_term_add(milp, t, 1);
+    stw_milp_term_add(milp, offload, -130232.258198223);
+    stw_milp_term_add(milp, recompute, -236434.363445603);
+    stw_milp_term_add(milp, last, 10266665.4060271);
+    stw_milp_row_add(milp, 23560775.8988267, INFINITY, "compute");
+    stw_milp_term_add(milp, t, 1);
+    stw_milp_term_add(milp, recompute, -239156.216580711);
+    double values[4] = {0};
+    stw_milp_result result;
+    CHECK_OK(stw_milp_solve(milp, &proof, values, &result, err));
+    CU_ASSERT_EQUAL(result.outcome, STW_MILP_OPTIMAL);
+    CU_ASSERT_DOUBLE_EQUAL(result.objective, 2 * (23560775.8988267 + 20 * 239156.216580711), 1);
+    CU_ASSERT_DOUBLE_EQUAL(values[offload], 8, 1e-9);
+    stw_milp_free(milp);
+}
+
 static void says_infeasible(void) {
     stw_milp *milp = stw_milp_new("infeasible");
     uint32_t x = stw_milp_column_add(milp, true, 0, 10, 1, "x");
@@ -218,7 +248,8 @@ static void writes_lp_files(void) {
 
 STW_TEST_MAIN("planner milp", {"solves to a proof", solves_to_a_proof},
               {"mixes whole and continuous columns", mixes_whole_and_continuous},
-              {"says infeasible", says_infeasible}, {"keeps its time limit", keeps_its_time_limit},
+              {"scales what is large", scales_what_is_large}, {"says infeasible", says_infeasible},
+              {"keeps its time limit", keeps_its_time_limit},
               {"refuses misuse without aborting", refuses_misuse_without_aborting},
               {"running out of memory is an error", running_out_of_memory_is_an_error},
               {"no memory at all is an error", no_memory_at_all_is_an_error},
