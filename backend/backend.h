@@ -39,7 +39,8 @@ typedef struct stw_device_config {
      * backend's own. The default stream is cudaStreamLegacy here. Never destroyed; `close` waits
      * for what they were given. The host backend has no native streams. */
     void *streams[STW_N_STREAMS];
-    bool gpu_is_given; /* CUDA: `gpu` is the device's ordinal */
+    bool gpu_is_given;   /* CUDA: `gpu` is the device's ordinal */
+    bool gpu_is_current; /* CUDA: else, it is the one that the calling thread has set */
     uint32_t gpu;
     uint32_t local_world;    /* ranks of this node, which share its cores; 0: 1 */
     uint32_t n_events;       /* events that the executor will use */
@@ -134,6 +135,11 @@ typedef struct stw_backend {
      * Blocking; not while a step runs. */
     STW_MUST_USE stw_status (*set_spans)(stw_device *device, const stw_span *spans, uint32_t n,
                                          stw_error *err);
+    /** The same in the order of a GPU stream, without waiting: work that this stream was given
+     * before goes by the old table, and other streams must have none under way that needs it.
+     * Blocks only where the call before the last one has not had its turn yet. */
+    STW_MUST_USE stw_status (*queue_spans)(stw_device *device, stw_stream stream,
+                                           const stw_span *spans, uint32_t n, stw_error *err);
     /** AdamW on a bucket: on the GPU for a GPU stream, on the calling thread and the pool for
      * `cpu`. With adamw->clip it uses the factor of the last norm_factor in the order of the
      * stream. For `cpu` that norm_factor must be done: call wait_host on an event after it. */
@@ -149,6 +155,9 @@ typedef struct stw_backend {
     /** Add the squares of gradients to the bins of their tier (gpu or host). */
     STW_MUST_USE stw_status (*norm_add)(stw_device *device, stw_stream stream,
                                         stw_typed_range grads, stw_error *err);
+    /** Add the squares of all gradients of the span table, which counts from the gpu arena. */
+    STW_MUST_USE stw_status (*norm_add_spans)(stw_device *device, stw_stream stream,
+                                              stw_error *err);
     /** Give the bins of both tiers as STW_NORM_COUNTERS normalised counters, or zeros if `counts`
      * is false (replicas). *counters is GPU memory for a GPU backend, else host memory; its content
      * is ready in the order of the stream, and the caller may sum it over ranks in place. norm_add
@@ -184,12 +193,20 @@ typedef struct stw_backend {
      * GPU stream it does not block, unless the target is NVMe. The source must not be NVMe. */
     STW_MUST_USE stw_status (*convert)(stw_device *device, stw_stream stream, stw_typed_range to,
                                        stw_location from, stw_dtype from_dtype, stw_error *err);
+    /** The same for elements of the caller's, outside the arenas, which work on the GPU reaches;
+     * `to` is in the gpu or host arena and the stream a GPU stream. It does not block. */
+    STW_MUST_USE stw_status (*convert_from)(stw_device *device, stw_stream stream,
+                                            stw_typed_range to, const void *from,
+                                            stw_dtype from_dtype, stw_error *err);
     /** Write the seeded gradients of the global elements from `element` on. */
     STW_MUST_USE stw_status (*seed_grads)(stw_device *device, stw_typed_range to, uint64_t element,
                                           uint64_t seed, uint64_t step, stw_error *err);
     /** Write bytes of the caller's memory to the gpu or host arena. */
     STW_MUST_USE stw_status (*put)(stw_device *device, stw_location to, const void *from,
                                    uint64_t bytes, stw_error *err);
+    /** Read bytes of the gpu or host arena into the caller's memory. */
+    STW_MUST_USE stw_status (*get)(stw_device *device, void *to, stw_location from, uint64_t bytes,
+                                   stw_error *err);
     /** Set bytes to zero. */
     STW_MUST_USE stw_status (*zero)(stw_device *device, stw_location to, uint64_t bytes,
                                     stw_error *err);
@@ -213,6 +230,16 @@ typedef struct stw_backend {
                                     stw_error *err);
     /** Block the caller until a recorded event is reached. */
     STW_MUST_USE stw_status (*wait_host)(stw_device *device, uint32_t event, stw_error *err);
+    /** Has a recorded event been reached? */
+    STW_MUST_USE stw_status (*reached)(stw_device *device, uint32_t event, bool *out,
+                                       stw_error *err);
+    /** Make a GPU stream wait for all work that the caller has given a native stream of its own
+     * (cudaStream_t; NULL: cudaStreamLegacy) so far. Nothing on the host backend. */
+    STW_MUST_USE stw_status (*follow_native)(stw_device *device, stw_stream stream, void *native,
+                                             stw_error *err);
+    /** Make such a native stream wait for a recorded event. Nothing on the host backend. */
+    STW_MUST_USE stw_status (*native_wait)(stw_device *device, void *native, uint32_t event,
+                                           stw_error *err);
     /** Optional, together with mark_seconds: take the time in the order of a GPU stream. Marks are
      * numbered 0 .. n_marks-1. */
     STW_MUST_USE stw_status (*mark)(stw_device *device, stw_stream stream, uint32_t mark,

@@ -6,10 +6,11 @@
  * components, tiers, streams and operations are text, spelled as in plan files ("optimizer_step",
  * "exp_avg", "gpu"): a new word in a later version breaks no program.
  *
- * Handles. Models, plans, results, sessions and errors are opaque. The caller frees what stw_open_,
- * stw_make_, stw_read_, stw_execute_, stw_attach_ and stw_new_ functions return; NULL may be freed.
- * A plan borrows the model that it was made for, a session borrows its plan: free them in reverse
- * order. Strings that the library returns live as long as the handle that they came from.
+ * Handles. Models, plans, results, sessions, optimizers and errors are opaque. The caller frees
+ * what stw_open_, stw_make_, stw_read_, stw_execute_, stw_attach_ and stw_new_ functions return;
+ * NULL may be freed. A plan borrows the model that it was made for, a session or an optimizer
+ * borrows its plan: free them in reverse order. Strings that the library returns live as long as
+ * the handle that they came from.
  *
  * Structs. A function that takes a struct also takes its size (`sizeof info`), so that a program
  * that was compiled with an older header works with a newer library of the same major version.
@@ -28,16 +29,16 @@
  * stw_set_log) and never exits.
  *
  * Threads. Models, plans and results do not change once made; any number of threads may read one.
- * An error, and a session, belong to one thread at a time. A call takes up to 48 KiB of its
- * thread's stack, and more where a GPU's driver or a communication library needs it: 64 KiB are
+ * An error, a session and an optimizer belong to one thread at a time. A call takes up to 48 KiB of
+ * its thread's stack, and more where a GPU's driver or a communication library needs it: 64 KiB are
  * enough without one.
  *
  * Locale. Numbers in files, settings and messages have a decimal point, whatever locale the program
  * has set. Callbacks have the program's locale.
  *
- * Fork. A child may read and free all that its parent made, and may execute plans. A session stays
- * its parent's: freeing it in the child changes nothing of the parent's, and every other call with
- * it is USAGE. */
+ * Fork. A child may read and free all that its parent made, and may execute plans. A session or an
+ * optimizer stays its parent's: freeing it in the child changes nothing of the parent's, and every
+ * other call with it is USAGE. */
 #ifndef STOWAGE_H
 #define STOWAGE_H
 
@@ -406,6 +407,143 @@ STW_API_CHECKED stw_status_t stw_execute_movement(stw_session_t *session, const 
  * the plan does not have. */
 STW_API_CHECKED stw_status_t stw_digest_state(stw_session_t *session, const char *component,
                                               uint64_t *out, stw_error_t *error);
+
+/* ---- an optimizer inside a job of the caller's --------------------------------------------- */
+
+/* A step of AdamW on parameters and gradients that the caller owns ("bound"), tensor by tensor.
+ * Master weights and moments lie where a plan says. It is a plan of one rank, whatever the job's
+ * world is: its tensors are this rank's shards, each with its shape. Set placement.params and
+ * placement.grads to gpu, so that state is in the order of the tensors and the first ones are done
+ * first.
+ *
+ * Calls queue work and return; only stw_open_optimizer, stw_free_optimizer, stw_finish_step,
+ * stw_read_state and stw_write_state wait until work is done. Streams are the caller's:
+ * cudaStream_t with "cuda" (NULL: the legacy default stream). With "host" they are ignored, memory
+ * is host memory, and work is done when a call returns. With "cuda" calls may leave the calling
+ * thread's current device at the optimizer's. No call allocates but stw_open_optimizer.
+ *
+ * An iteration: stw_bind_gradients; with clipping stw_begin_norm and the sum of its counters over
+ * ranks; stw_begin_step; stw_wait_tensor before the next use of each parameter. After a failure of
+ * the device (DEVICE) the optimizer can only be freed. */
+
+typedef struct stw_optimizer_t stw_optimizer_t;
+
+#define STOWAGE_PARAM_GROUPS 8
+typedef struct stw_bound_t {
+    const char *name;  /* every tensor of the plan's model once, in any order */
+    const char *dtype; /* "F32", "BF16": the plan's precision.params */
+    void *address;     /* of contiguous elements; NULL only if there are none */
+    uint64_t elements;
+    uint32_t group; /* parameter group, below STOWAGE_PARAM_GROUPS: rates by stw_set_group */
+} stw_bound_t;
+
+typedef struct stw_optimizer_options_t {
+    const char *backend; /* "auto" (NULL), "cuda", "host" */
+    /* GPU memory of the caller's for resident state and staging, as much as stw_measure_optimizer
+     * says or more, aligned to STOWAGE_ALIGNMENT. NULL: the library allocates. */
+    void *gpu_address;
+    uint64_t gpu_bytes;
+    const char *nvme_folder;
+    int nvme_in_memory; /* 1: nvme_folder may be memory (tmpfs) */
+    int gpu_is_given;   /* 1: `gpu` is the device's ordinal; 0: it is the thread's current device */
+    uint32_t gpu;
+} stw_optimizer_options_t;
+
+typedef struct stw_optimizer_info_t {
+    const char *backend; /* "" of a plan */
+    uint64_t gpu_bytes;  /* resident state and staging; neither parameters nor gradients */
+    uint64_t host_bytes; /* page-locked */
+    uint64_t nvme_bytes;
+    uint32_t buckets;
+    uint64_t streamed_bytes; /* that a step copies to the GPU, and back but for gradients */
+    double open_seconds;     /* of stw_open_optimizer */
+} stw_optimizer_info_t;
+
+/** What an optimizer of this plan takes; needs no device.
+ * @return NOT_BUILT_IN for a plan that cannot be bound: more than one rank, parameters or gradients
+ * elsewhere than on the GPU, state on NVMe, updates other than resident and stream */
+STW_API_CHECKED stw_status_t stw_measure_optimizer(const stw_plan_t *plan,
+                                                   stw_optimizer_info_t *out, size_t size,
+                                                   stw_error_t *error);
+
+/** Check the plan's tensors against those bound, take memory, set moments to 0 and, where the plan
+ * has a master, make it of the parameters. Work that the caller has queued on the parameters must
+ * be done. The plan must outlive the optimizer.
+ * @return BAD_INPUT names the first tensor that is missing, unknown, or differs in elements or
+ * dtype */
+STW_API_CHECKED stw_status_t stw_open_optimizer(const stw_plan_t *plan, const stw_bound_t *tensors,
+                                                uint32_t n, const stw_optimizer_options_t *options,
+                                                size_t size, stw_optimizer_t **out,
+                                                stw_error_t *error);
+/** Waits for work under way. In a child of the process that opened the optimizer only the child's
+ * handle is freed. */
+STW_API void stw_free_optimizer(stw_optimizer_t *optimizer);
+STW_API void stw_get_optimizer_info(const stw_optimizer_t *optimizer, stw_optimizer_info_t *out,
+                                    size_t size);
+
+/** Rates of a parameter group from the next step on; the plan's until then. */
+STW_API_CHECKED stw_status_t stw_set_group(stw_optimizer_t *optimizer, uint32_t group,
+                                           double learning_rate, double weight_decay,
+                                           stw_error_t *error);
+
+/** Where the gradients of the next step lie: one address per tensor, in the order of
+ * stw_open_optimizer, of contiguous elements of the plan's precision.grads; NULL only for tensors
+ * without elements. The caller keeps them until the step's updates are done: to give their memory
+ * to work on a stream, make this stream wait first (stw_wait_tensor, STOWAGE_NONE). Once per step.
+ * @return BAD_INPUT names the tensor whose gradient is missing or not aligned */
+STW_API_CHECKED stw_status_t stw_bind_gradients(stw_optimizer_t *optimizer,
+                                                const void *const *gradients, uint32_t n,
+                                                stw_error_t *error);
+/** Parameters moved: one address per tensor; NULL: it stayed where it was. */
+STW_API_CHECKED stw_status_t stw_bind_params(stw_optimizer_t *optimizer, void *const *params,
+                                             uint32_t n, stw_error_t *error);
+
+#define STOWAGE_NORM_COUNTERS 74
+/** Queue the exact sum of squared gradients after the work of `stream`.
+ * @param counts 0: all counters are zero, for a replica whose gradients another rank counts
+ * @param counters receives the address of STOWAGE_NORM_COUNTERS integers of 64 bits, GPU memory
+ * with "cuda", ready in the order of `stream`. Ranks sum them, in place, before stw_begin_step;
+ * sums of integers do not depend on their order */
+STW_API_CHECKED stw_status_t stw_begin_norm(stw_optimizer_t *optimizer, int counts, void *stream,
+                                            uint64_t **counters, stw_error_t *error);
+
+typedef struct stw_step_options_t {
+    uint64_t step; /* from 1, for AdamW's bias corrections */
+    double beta1, beta2, eps;
+    /* Above 0: gradients are multiplied by min(1, clip_norm / (norm + 1e-6)), the norm being that
+     * of the counters of stw_begin_norm, which was called since gradients were bound. 0: no
+     * clipping. */
+    double clip_norm;
+    void *stream; /* work that the caller queued here (backward, the sum of counters) comes first */
+} stw_step_options_t;
+/** Begin a step: everything is queued, or will be by a thread of the optimizer's. Waits only for
+ * the queueing of a step before.
+ * @return USAGE unless gradients were bound since the last step */
+STW_API_CHECKED stw_status_t stw_begin_step(stw_optimizer_t *optimizer,
+                                            const stw_step_options_t *options, size_t size,
+                                            stw_error_t *error);
+/** Make `stream` wait until a tensor (STOWAGE_NONE: every tensor) has its new value and its
+ * gradient was read. Waits until the tensor's update is queued, which is not long before it begins;
+ * never for the GPU. Tensors are updated in the order of the plan's model. Does nothing before the
+ * first step.
+ * @param tensor index as in stw_open_optimizer */
+STW_API_CHECKED stw_status_t stw_wait_tensor(stw_optimizer_t *optimizer, uint32_t tensor,
+                                             void *stream, stw_error_t *error);
+/** Wait until the step is done and all state is back at its home. What failed in it is reported
+ * here at the latest.
+ * @param out NULL: not wanted. `seconds` from the step's first copy or update to its end */
+STW_API_CHECKED stw_status_t stw_finish_step(stw_optimizer_t *optimizer, stw_sample_t *out,
+                                             size_t size, stw_error_t *error);
+
+/** Copy elements of a tensor's state, as they are stored, from where they lie to host memory of the
+ * caller's. Finishes a step under way.
+ * @param component "exp_avg", "exp_avg_sq", "master" */
+STW_API_CHECKED stw_status_t stw_read_state(stw_optimizer_t *optimizer, const char *component,
+                                            uint32_t tensor, uint64_t first, uint64_t elements,
+                                            void *out, stw_error_t *error);
+STW_API_CHECKED stw_status_t stw_write_state(stw_optimizer_t *optimizer, const char *component,
+                                             uint32_t tensor, uint64_t first, uint64_t elements,
+                                             const void *from, stw_error_t *error);
 
 #ifdef __cplusplus
 }

@@ -22,43 +22,14 @@ stw_adamw stw_exec_adamw(const stw_rank_run *run, uint64_t step) {
     return a;
 }
 
-/* Where a component of a bucket lies while its update runs: in the ring that it moves through, or
- * at home. */
-static stw_operand operand(const stw_rank_run *run, const stw_bucket *bucket,
-                           stw_component component) {
-    const stw_place *place = &run->plan->decisions.state[bucket->decision].place;
-    stw_operand out = {.tier = stw_place_tier(place, component)};
-    if (stw_job_element_bytes(run->job, component) == 0) return out;
-    if (stw_place_moves_up(run->job, place, component) ||
-        stw_place_moves_down(run->job, place, component)) {
-        bool cpu = place->update == STW_UPDATE_CPU;
-        const stw_ring *ring = &run->layout->rings[cpu ? STW_RING_HOST_CPU : STW_RING_GPU];
-        out.tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
-        out.offset = ring->offset_bytes + stw_times(bucket->slot, ring->slot_bytes) +
-                     stw_slot_offset(run->job, place, component, bucket->params);
-        return out;
-    }
-    out.in_spans = component == STW_COMPONENT_PARAMS || component == STW_COMPONENT_GRADS;
-    out.offset = stw_layout_address(run->job, run->layout, component, bucket->first_param);
-    return out;
-}
-
 static stw_status update(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    stw_bucket_operands operands;
     if (op->unit >= run->layout->n_buckets)
         return stw_fail(err, STW_STATUS_BUG, "update", "bucket %u of %u", op->unit,
                         run->layout->n_buckets);
-    const stw_bucket *bucket = &run->layout->buckets[op->unit];
-    const stw_bucket_operands operands = {
-        .first = bucket->first_param,
-        .n = bucket->params,
-        .first_span = run->bucket_spans[op->unit].first,
-        .n_spans = run->bucket_spans[op->unit].n,
-        .params = operand(run, bucket, STW_COMPONENT_PARAMS),
-        .grads = operand(run, bucket, STW_COMPONENT_GRADS),
-        .master = operand(run, bucket, STW_COMPONENT_MASTER),
-        .exp_avg = operand(run, bucket, STW_COMPONENT_EXP_AVG),
-        .exp_avg_sq = operand(run, bucket, STW_COMPONENT_EXP_AVG_SQ),
-    };
+    stw_exec_operands(run->plan, run->layout, op->unit, &operands);
+    operands.first_span = run->bucket_spans[op->unit].first;
+    operands.n_spans = run->bucket_spans[op->unit].n;
     return run->backend->update(run->device, op->stream, &run->adamw, &operands, err);
 }
 

@@ -102,13 +102,19 @@ STW_MUST_USE stw_status stw_exec_settle(stw_rank_run *run, uint32_t op, stw_erro
 /** Scalars of a step, every parameter group's included. */
 stw_adamw stw_exec_adamw(const stw_rank_run *run, uint64_t step);
 
-/* state.c: element types, and the table of spans */
+/* state.c: element types, operands, and the table of spans */
 /** Types of the run's state; NOT_BUILT_IN for precisions that this executor does not step. */
 STW_MUST_USE stw_status stw_exec_types(const stw_run_spec *spec, stw_element_types *out,
                                        stw_error *err);
 /** Type of one component of the state. */
 stw_element stw_exec_type(const stw_element_types *types, stw_component component);
+/** Where the components of a bucket lie while its update runs; its spans are left out. */
+void stw_exec_operands(const stw_plan *plan, const stw_layout *layout, uint32_t bucket,
+                       stw_bucket_operands *out);
 STW_MUST_USE stw_status stw_exec_make_spans(stw_rank_run *run, stw_error *err);
+/** Spans that meet each bucket; both are ascending. @param out [layout->n_buckets] */
+void stw_exec_match_spans(const stw_layout *layout, const stw_span *spans, uint32_t n,
+                          stw_span_range *out);
 
 /* disk.c: state on NVMe */
 /** Cuts and names, in the run's pool. */

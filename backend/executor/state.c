@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the state of a rank is stored and cut up for updates: element types, and spans, the runs of
- * elements that share a tensor's parameter group and lie together. */
+/* How the state of a rank is stored and cut up for updates: element types, where the components of
+ * a bucket lie, and spans, the runs of elements that share a tensor's parameter group and lie
+ * together. */
 #include "backend/executor/run.h"
 
 #include <stdlib.h>
@@ -48,6 +49,42 @@ stw_element stw_exec_type(const stw_element_types *types, stw_component componen
     default:
         return STW_ELEMENT_NONE;
     }
+}
+
+/* ---- operands ---- */
+
+/* In the ring that a component moves through, or at home. */
+static stw_operand operand(const stw_plan *plan, const stw_layout *layout, const stw_bucket *bucket,
+                           stw_component component) {
+    const stw_place *place = &plan->decisions.state[bucket->decision].place;
+    stw_operand out = {.tier = stw_place_tier(place, component)};
+    if (stw_job_element_bytes(plan->job, component) == 0) return out;
+    if (stw_place_moves_up(plan->job, place, component) ||
+        stw_place_moves_down(plan->job, place, component)) {
+        bool cpu = place->update == STW_UPDATE_CPU;
+        const stw_ring *ring = &layout->rings[cpu ? STW_RING_HOST_CPU : STW_RING_GPU];
+        out.tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
+        out.offset = ring->offset_bytes + stw_times(bucket->slot, ring->slot_bytes) +
+                     stw_slot_offset(plan->job, place, component, bucket->params);
+        return out;
+    }
+    out.in_spans = component == STW_COMPONENT_PARAMS || component == STW_COMPONENT_GRADS;
+    out.offset = stw_layout_address(plan->job, layout, component, bucket->first_param);
+    return out;
+}
+
+void stw_exec_operands(const stw_plan *plan, const stw_layout *layout, uint32_t index,
+                       stw_bucket_operands *out) {
+    const stw_bucket *bucket = &layout->buckets[index];
+    *out = (stw_bucket_operands){
+        .first = bucket->first_param,
+        .n = bucket->params,
+        .params = operand(plan, layout, bucket, STW_COMPONENT_PARAMS),
+        .grads = operand(plan, layout, bucket, STW_COMPONENT_GRADS),
+        .master = operand(plan, layout, bucket, STW_COMPONENT_MASTER),
+        .exp_avg = operand(plan, layout, bucket, STW_COMPONENT_EXP_AVG),
+        .exp_avg_sq = operand(plan, layout, bucket, STW_COMPONENT_EXP_AVG_SQ),
+    };
 }
 
 /* ---- spans ---- */
@@ -138,22 +175,21 @@ static stw_status cut_spans(stw_rank_run *run, const homes *params, const homes 
                     (unsigned long long)run->spaces[STW_SPACE_OPTIMIZER].n);
 }
 
-/* Spans that meet each bucket; both are ascending. */
-static void match_buckets(stw_rank_run *run) {
-    for (uint32_t b = 0; b < run->layout->n_buckets; b++) {
-        const stw_bucket *bucket = &run->layout->buckets[b];
-        uint32_t low = 0, high = run->n_spans;
+void stw_exec_match_spans(const stw_layout *layout, const stw_span *spans, uint32_t n,
+                          stw_span_range *out) {
+    for (uint32_t b = 0; b < layout->n_buckets; b++) {
+        const stw_bucket *bucket = &layout->buckets[b];
+        uint32_t low = 0, high = n;
         while (low + 1 < high) {
             uint32_t middle = low + (high - low) / 2;
-            if (run->spans[middle].first <= bucket->first_param)
+            if (spans[middle].first <= bucket->first_param)
                 low = middle;
             else
                 high = middle;
         }
         uint32_t end = low;
-        while (end < run->n_spans && run->spans[end].first < bucket->first_param + bucket->params)
-            end++;
-        run->bucket_spans[b] = (stw_span_range){low, end - low};
+        while (end < n && spans[end].first < bucket->first_param + bucket->params) end++;
+        out[b] = (stw_span_range){low, end - low};
     }
 }
 
@@ -168,7 +204,7 @@ stw_status stw_exec_make_spans(stw_rank_run *run, stw_error *err) {
     if (run->spans == NULL || run->bucket_spans == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "spans", "out of memory");
     STW_TRY(cut_spans(run, &params, &grads, err));
-    match_buckets(run);
+    stw_exec_match_spans(run->layout, run->spans, run->n_spans, run->bucket_spans);
 out:
     return status;
 }

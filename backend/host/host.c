@@ -203,6 +203,28 @@ static stw_status norm_add(stw_device *device, stw_stream stream, stw_typed_rang
     return STW_STATUS_OK;
 }
 
+static stw_status queue_spans(stw_device *device, stw_stream stream, const stw_span *spans,
+                              uint32_t n, stw_error *err) {
+    (void)stream;
+    return set_spans(device, spans, n, err);
+}
+
+static stw_status norm_add_spans(stw_device *device, stw_stream stream, stw_error *err) {
+    const stw_tiers *tiers = &device->tiers;
+    stw_norm_bins mine = {.not_finite = 0};
+    (void)stream;
+    (void)err;
+    for (uint32_t i = 0; i < tiers->n_spans; i++) {
+        const uintptr_t at = (uintptr_t)tiers->arenas.base[STW_TIER_GPU] + tiers->spans[i].grads;
+        stw_host_norm_add(device->threads, (const void *)at, tiers->types.grads, tiers->spans[i].n,
+                          &mine);
+    }
+    pthread_mutex_lock(&device->mutex);
+    stw_norm_merge(&device->bins, &mine);
+    pthread_mutex_unlock(&device->mutex);
+    return STW_STATUS_OK;
+}
+
 static stw_status norm_reset(stw_device *device, stw_stream stream, stw_error *err) {
     (void)stream;
     (void)err;
@@ -255,6 +277,16 @@ static stw_status convert(stw_device *device, stw_stream stream, stw_typed_range
     return stw_tiers_convert(&device->tiers, to, from, from_dtype, err);
 }
 
+static stw_status convert_from(stw_device *device, stw_stream stream, stw_typed_range to,
+                               const void *from, stw_dtype from_dtype, stw_error *err) {
+    unsigned char *target = NULL;
+    (void)stream;
+    stw_status status = stw_arenas_values(&device->tiers.arenas, to, &target, err);
+    if (status == STW_STATUS_OK && to.n > 0)
+        stw_host_convert(device->threads, target, to.type, from, from_dtype, to.n);
+    return status;
+}
+
 static stw_status seed_grads(stw_device *device, stw_typed_range to, uint64_t element,
                              uint64_t seed, uint64_t step, stw_error *err) {
     return stw_tiers_seed_grads(&device->tiers, to, element, seed, step, err);
@@ -265,6 +297,14 @@ static stw_status put(stw_device *device, stw_location to, const void *from, uin
     unsigned char *target = NULL;
     stw_status status = stw_arenas_address(&device->tiers.arenas, to, bytes, &target, err);
     if (status == STW_STATUS_OK && bytes > 0) memcpy(target, from, (size_t)bytes);
+    return status;
+}
+
+static stw_status get(stw_device *device, void *to, stw_location from, uint64_t bytes,
+                      stw_error *err) {
+    unsigned char *source = NULL;
+    stw_status status = stw_arenas_address(&device->tiers.arenas, from, bytes, &source, err);
+    if (status == STW_STATUS_OK && bytes > 0) memcpy(to, source, (size_t)bytes);
     return status;
 }
 
@@ -299,6 +339,25 @@ static stw_status wait_host(stw_device *device, uint32_t event, stw_error *err) 
     return check_event(device, event, err);
 }
 
+static stw_status reached(stw_device *device, uint32_t event, bool *out, stw_error *err) {
+    *out = true;
+    return check_event(device, event, err);
+}
+
+static stw_status follow_native(stw_device *device, stw_stream stream, void *native,
+                                stw_error *err) {
+    (void)device;
+    (void)stream;
+    (void)native;
+    (void)err;
+    return STW_STATUS_OK;
+}
+
+static stw_status native_wait(stw_device *device, void *native, uint32_t event, stw_error *err) {
+    (void)native;
+    return check_event(device, event, err);
+}
+
 static stw_status synchronize(stw_device *device, stw_error *err) {
     (void)device;
     (void)err;
@@ -326,9 +385,11 @@ const stw_backend stw_backend_host = {
     .host_address = stw_tiers_host_address,
     .copy = copy,
     .set_spans = set_spans,
+    .queue_spans = queue_spans,
     .update = update,
     .norm_reset = norm_reset,
     .norm_add = norm_add,
+    .norm_add_spans = norm_add_spans,
     .norm_counters = norm_counters,
     .norm_factor = norm_factor,
     .norm_result = norm_result,
@@ -337,13 +398,18 @@ const stw_backend stw_backend_host = {
     .commit = stw_tiers_commit,
     .nvme = stw_tiers_nvme,
     .convert = convert,
+    .convert_from = convert_from,
     .seed_grads = seed_grads,
     .put = put,
+    .get = get,
     .zero = zero,
     .digest = digest,
     .record = record,
     .wait = wait_stream,
     .wait_host = wait_host,
+    .reached = reached,
+    .follow_native = follow_native,
+    .native_wait = native_wait,
     .synchronize = synchronize,
     .device_address = stw_tiers_device_address,
     .native_stream = no_stream,
