@@ -175,7 +175,8 @@ typedef struct stw_engine {
     /* ---- partition ---- */
     bool one_cut;           /* params, grads and optimizer state share one partition */
     bool spread;            /* the order of these spaces is that of stw_space_spread, so that quanta
-                               of any placement come from all blocks alike; needs one_cut */
+                               of any placement come from all blocks alike, unless the run keeps
+                               params and grads on the GPU; needs one_cut */
     uint32_t n_more_spaces; /* in addition to STW_N_STATE_SPACES */
     /** A representative of all ranks that hold as many elements of every space: the same ones, or
      * others of the same sizes where nothing else is asked of them. */

@@ -384,6 +384,12 @@ no_memory:
     return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of node", "out of memory");
 }
 
+/* Blocks whose params and grads never leave the GPU wait for no copy of theirs. Their state is in
+ * the model's order then, and a step is done with the first tensors first. */
+static bool stays_on_gpu(const stw_run_spec *run) {
+    return run->placement.params == STW_TIER_GPU && run->placement.grads == STW_TIER_GPU;
+}
+
 /* Quanta are whole multiples of 1024 elements, so that fp32 regions stay page-aligned. */
 static stw_status cut_units(stw_job *job, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -391,7 +397,7 @@ static stw_status cut_units(stw_job *job, stw_error *err) {
     uint64_t quantum = stw_round_up_u64(stw_div_up_u64(most, STW_MAX_UNITS), 2048);
     job->unit_params = stw_max_u64(quantum, 2048);
     job->n_units = (uint32_t)stw_div_up_u64(most, job->unit_params);
-    if (!job->engine->spread) return STW_STATUS_OK;
+    if (!job->engine->spread || stays_on_gpu(job->run)) return STW_STATUS_OK;
     job->spread_params =
         stw_max_u64(job->unit_params / STW_SPREADS_PER_UNIT, STW_SPREAD_MIN_PARAMS);
     for (uint32_t k = 0; k < job->n_kinds; k++) {

@@ -261,6 +261,7 @@ static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_
 static stw_status hash_layout(const stw_job *job, stw_layout *layout, stw_error *err) {
     stw_text text = STW_TEXT_INIT;
     stw_text_printf(&text, "v%d %s %u", STW_LAYOUT_VERSION, job->model->digest, layout->kind);
+    if (job->engine->spread && job->spread_params == 0) stw_text_printf(&text, " in order");
     for (uint32_t i = 0; i < layout->n_regions; i++) {
         const stw_region *r = &layout->regions[i];
         stw_text_printf(&text, "|%d %d %d %u %llu %llu %llu %llu", (int)r->component, (int)r->tier,
