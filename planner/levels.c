@@ -24,8 +24,8 @@ static const double SAME_LIMIT = 5e-4;
 
 /* Where a limit that admits something is lower by more than this share than one that is too much,
  * limits between them are tried so often. */
-#define MOST_RAISES 2
-static const double WIDE = 0.03;
+#define MOST_RAISES 6
+static const double WIDE = 0.005;
 
 double stw_solving_gap(const stw_planner_options *options) {
     if (options->gap < 0 || (options->gap == 0 && !options->gap_is_set)) return USUAL_GAP;

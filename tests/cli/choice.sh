@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the planner chooses: nothing that a forced plan beats by more than 1%, the plainest plan, the
+# What the planner chooses: nothing that a forced plan beats by more than 0.5%, the plainest plan, the
 # least-over one where nothing fits; and within its time.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 E=$STW_SOURCE_DIR/models/examples
@@ -8,13 +8,13 @@ E=$STW_SOURCE_DIR/models/examples
 seconds() { sed -n '/^  "time_s"/,/}/s/^ *"iteration": *\([0-9.e-]*\),\{0,1\}$/\1/p' "$1"; }
 plan() { name=$1; shift; "$STOWAGE" plan "$@" -o "$name.json" >"$name.txt" || case $? in 4 | 9) ;; *) fail "$name: exit $?" ;; esac; }
 
-# beats NAME KEY=VALUE -- ARGUMENTS: the plan with the key is not more than 1% faster
+# beats KEY=VALUE ARGUMENTS: the plan with the key is not more than 0.5% faster
 beats() {
     key=$1
     shift
     plan free "$@"
     plan forced "$@" --set "$key"
-    awk -v a="$(seconds free.json)" -v b="$(seconds forced.json)" 'BEGIN { exit !(a > 0 && b > a * 0.99) }' ||
+    awk -v a="$(seconds free.json)" -v b="$(seconds forced.json)" 'BEGIN { exit !(a > 0 && b > a * 0.995) }' ||
         fail "$*: $(seconds free.json) s, with $key $(seconds forced.json) s"
 }
 beats placement.params=gpu --model Qwen3-4B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=60 GiB" --set update.cpu=0.3
@@ -23,6 +23,9 @@ beats placement.activations=recompute --model Qwen3-1.7B --cluster "$E/h200-x1.y
 beats update.cpu=0 --model Phi-4 --cluster "$E/h200-x4.yaml" --set "node.gpu.memory=60 GiB"
 beats placement.moments=host --model Qwen3-32B --cluster "$E/h100-80g-x8.yaml" --set nodes=2 --set "node.gpu.memory=44 GiB" \
     --set batch.seq_len=4096 --set batch.grad_accumulation=4
+# less is planned than fits where what is reserved was too much: 17 and 18 blocks are kept within one percent of the memory
+beats placement.gpu_fill=0.9027 --model Qwen2.5-7B --cluster h200-x8 --set engine=fsdp2 --set parallel.dp_replicate=2 --set batch.seq_len=8192 \
+    --set node.gpu.memory=90.8GiB
 beats placement.activations=keep --model Qwen3-8B --cluster p4d.24xlarge --set parallel.dp_replicate=2 --set batch.seq_len=1024 \
     --set precision.params=bf16 --set precision.grads=bf16
 
