@@ -48,6 +48,11 @@ has launch.txt "Faster with --set megatron.optimizer_offload_fraction="
 plan overlap --model Qwen3-4B --cluster b200-x8 --set engine=megatron --set batch.seq_len=6144 --set node.gpu.memory=42.4GiB -v
 has overlap.txt "Faster with --set megatron.overlap_grad_reduce=true --set megatron.overlap_param_gather=true: 1[0-9.]*% ([0-9]* ms instead of 210 ms)"
 
+# few inputs of blocks are kept where that makes room for state
+plan inputs --model Qwen3-1.7B --cluster h200-x1 --set engine=megatron --set batch.seq_len=32768 --set megatron.optimizer_cpu_offload=true \
+    --set node.gpu.memory=70GiB -v
+has inputs.txt "Set by the planner: megatron.optimizer_offload_fraction=0.[0-9]* .*recompute.method=uniform recompute.num_layers=4"
+
 # DeepSpeed, optimizer on the host: the smallest share is at risk with small sub-groups; the same share by itself fits, and no slower one of the same keys is told
 plan host --model Phi-4 --cluster h200-x4 --set engine=deepspeed --set batch.seq_len=8192 --set deepspeed.offload_optimizer=cpu
 has host.txt "Faster with --set deepspeed.ratio=0.1: 6[0-9.]*% (.* s instead of .* s), fits."

@@ -130,6 +130,8 @@ static const stw_engine_fix fixes[] = {
 /* Flags of megatron/training/arguments.py. --optimizer-offload-fraction is 1 there once
  * --optimizer-cpu-offload is given: the planner takes another one only then. */
 #define OFFLOADED "megatron.optimizer_cpu_offload=true"
+/* Of every four blocks one input is kept: room for state on the GPU. */
+#define FEW_INPUTS " recompute.granularity=full recompute.method=uniform recompute.num_layers=4"
 static const stw_engine_turn turns[] = {
     {"recompute.granularity=selective recompute.modules=[core_attn]", NULL, NULL, NULL},
     {"recompute.granularity=selective recompute.modules=[mlp]", NULL, NULL, NULL},
@@ -148,6 +150,11 @@ static const stw_engine_turn turns[] = {
     {"megatron.optimizer_offload_fraction=0.7", OFFLOADED, "1", NULL},
     {"megatron.optimizer_offload_fraction=0.8", OFFLOADED, "1", NULL},
     {"megatron.optimizer_offload_fraction=0.9", OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.05" FEW_INPUTS, OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.1" FEW_INPUTS, OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.2" FEW_INPUTS, OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.3" FEW_INPUTS, OFFLOADED, "1", NULL},
+    {"megatron.optimizer_offload_fraction=0.4" FEW_INPUTS, OFFLOADED, "1", NULL},
     {"megatron.overlap_grad_reduce=true megatron.overlap_param_gather=true", NULL, NULL, NULL},
     {"megatron.overlap_grad_reduce=true", NULL, NULL, NULL},
     {"megatron.overlap_d2h_h2d=true", OFFLOADED, NULL, NULL},
