@@ -71,18 +71,17 @@ uint32_t stw_candidates_choose(const stw_candidates *all);
 /** Take one out of what is chosen from: not the first one. */
 void stw_candidates_exclude(stw_candidates *all, uint32_t index);
 
-/** Fill the pool: the best choices of the problem with some places or policies left out, then with
- * other numbers of offloaded and kept blocks, and what descents from the fastest of them find.
- * (families.c) */
+/** Fill the pool: the best choices of the problem, with other numbers of offloaded and kept blocks,
+ * and what descents from the fastest of them find. (search.c) */
 STW_MUST_USE stw_status stw_candidates_search(stw_candidates *all, const stw_choice *first,
                                               stw_error *err);
 /** The same in short: what is known, one program and one descent. @param most_s by the rows; 0: any
  */
 STW_MUST_USE stw_status stw_candidates_search_briefly(stw_candidates *all, const stw_choice *known,
                                                       double most_s, stw_error *err);
-/** Other numbers of offloaded and of kept blocks. (families.c) */
+/** Other numbers of offloaded and of kept blocks. (search.c) */
 STW_MUST_USE stw_status stw_candidates_try_counts(stw_candidates *all, stw_error *err);
-/** Descents from the fastest candidates. (families.c) */
+/** From the fastest candidates on: neighbours, as long as one is faster. (search.c) */
 STW_MUST_USE stw_status stw_candidates_descend(stw_candidates *all, stw_error *err);
 /** Look for choices in the bytes by which the walk of the fastest candidate stays below its rows.
  * (spare.c) @param result of the problem whose rows now have bytes to spare; outcome LIMIT: they
@@ -96,10 +95,6 @@ STW_MUST_USE stw_status stw_candidates_use_spare(stw_candidates *all, double gap
 STW_MUST_USE stw_status stw_candidates_fit_spare(stw_candidates *all,
                                                  const stw_ilp_options *options, stw_choice *choice,
                                                  stw_ilp_result *result, stw_error *err);
-/** Neighbours of a candidate, as long as one is faster. (neighbours.c)
- * @param policies that those which count have at most */
-STW_MUST_USE stw_status stw_candidates_improve(stw_candidates *all, uint32_t policies,
-                                               uint32_t index, stw_error *err);
 /** What a choice has that `here` has not, in words: "81.2% resident, 18.8% stream", "9 blocks
  * offloaded". (tell.c) */
 void stw_choice_tell_more(const stw_cost *cost, const stw_choice *choice, const stw_choice *here,

@@ -332,11 +332,8 @@ static void add_work(const stw_op *op, const stw_demand *demand, stw_pass_work *
 typedef struct passes {
     const stw_op *ops; /* [n] */
     stw_demand *demands;
-    double *end_s;    /* room for replays: when an operation ends */
-    double *way_s;    /* of computations, see stw_pass_work; room otherwise */
-    uint32_t *origin; /* room: the latest computation on whose end an operation's start depends */
+    double *end_s; /* room for replays: when an operation ends */
     uint32_t first_op, n, turn;
-    bool waits[2]; /* does any computation of the pass have a way? */
 } passes;
 
 static stw_status read_demands(const stw_job *job, const stw_program *program, stw_pool *pool,
@@ -347,78 +344,16 @@ static stw_status read_demands(const stw_job *job, const stw_program *program, s
     *out = (passes){.ops = &program->ops[movement->first_op],
                     .demands = stw_pool_array(pool, movement->n_ops, sizeof *out->demands),
                     .end_s = stw_pool_array(pool, movement->n_ops, sizeof *out->end_s),
-                    .way_s = stw_pool_array(pool, movement->n_ops, sizeof *out->way_s),
-                    .origin = stw_pool_array(pool, movement->n_ops, sizeof *out->origin),
                     .first_op = movement->first_op,
                     .n = movement->n_ops,
                     .turn = movement->n_ops};
-    if (out->demands == NULL || out->end_s == NULL || out->way_s == NULL || out->origin == NULL)
-        return no_memory(err);
+    if (out->demands == NULL || out->end_s == NULL) return no_memory(err);
     for (uint32_t i = 0; i < out->n; i++) {
         stw_demand_op(job, &out->ops[i], &out->demands[i]);
         if (out->ops[i].kind == STW_OP_LOSS && out->turn == out->n) out->turn = i + 1;
         if (out->ops[i].kind == STW_OP_BACKWARD && out->turn == out->n) out->turn = i;
     }
     return STW_STATUS_OK;
-}
-
-/* Is operation i on the way from a computation: after it, or after what is on that way? The latest
- * computation counts, and of several ways from it the longest. Computations are numbered from 1. */
-static void follow(passes *p, uint32_t i, uint32_t before, uint32_t number) {
-    if (before >= i) return;
-    bool computes = p->ops[before].stream == STW_STREAM_COMPUTE;
-    uint32_t origin = computes ? number : p->origin[before];
-    double way_s = computes ? 0 : p->way_s[before];
-    if (origin < p->origin[i]) return;
-    if (origin > p->origin[i]) p->way_s[i] = 0;
-    p->origin[i] = origin;
-    p->way_s[i] = fmax(p->way_s[i], way_s);
-}
-
-/* An operation of memory on the compute stream: it hands on what it waits for (a free waits for the
- * last copy of its bytes) to the next computation, and the end of the last computation to
- * operations that wait for it. */
-static void hand_on(passes *p, uint32_t i, uint32_t computed, uint32_t *handed) {
-    for (int a = 0; a < 2; a++) {
-        uint32_t before = p->ops[i].after[a] - p->first_op;
-        if (p->ops[i].after[a] == STW_OP_NONE || p->ops[i].after[a] < p->first_op) continue;
-        if (p->ops[before].stream == STW_STREAM_COMPUTE) continue;
-        if (*handed == p->n || p->origin[before] > p->origin[*handed] ||
-            (p->origin[before] == p->origin[*handed] && p->way_s[before] > p->way_s[*handed]))
-            *handed = before;
-    }
-    p->end_s[i] = computed;
-}
-
-/* Ways of all operations but computations begin at the computation's end; of those only what other
- * streams do in between is looked for. */
-static void find_ways(passes *p) {
-    uint32_t last[STW_N_STREAMS], computed = 0, handed = p->n;
-    for (int s = 0; s < STW_N_STREAMS; s++) last[s] = p->n;
-    for (uint32_t i = 0; i < p->n; i++) {
-        const stw_op *op = &p->ops[i];
-        double alone_s = stw_demand_alone_s(&p->demands[i]);
-        bool computes = op->stream == STW_STREAM_COMPUTE;
-        p->origin[i] = 0;
-        p->way_s[i] = 0;
-        if (alone_s <= 0 && computes) hand_on(p, i, computed, &handed);
-        if (alone_s <= 0) continue;
-        for (int a = 0; a < 2; a++) {
-            uint32_t before = op->after[a] - p->first_op;
-            if (op->after[a] == STW_OP_NONE || op->after[a] < p->first_op) continue;
-            if (!computes || p->ops[before].stream != STW_STREAM_COMPUTE)
-                follow(p, i, before, (uint32_t)p->end_s[before]);
-        }
-        if (!computes && last[op->stream] < p->n) follow(p, i, last[op->stream], 0);
-        if (computes && handed < p->n) follow(p, i, handed, 0);
-        last[op->stream] = i;
-        p->way_s[i] += alone_s;
-        if (!computes) continue;
-        handed = p->n;
-        p->end_s[i] = ++computed; /* its number */
-        p->way_s[i] = p->origin[i] > 0 ? p->way_s[i] / (computed - p->origin[i]) : alone_s;
-        p->waits[p->turn <= i] = p->waits[p->turn <= i] || p->origin[i] > 0;
-    }
 }
 
 /* Run operations from `begin` to `end` as if alone, after others whose ends are known.
@@ -525,19 +460,15 @@ stw_status stw_read_forward(const stw_job *job, const stw_program *program, stw_
         if (out->group[pass] == NULL) return no_memory(err);
     }
     STW_TRY(read_demands(job, program, pool, &p, err));
-    find_ways(&p);
     for (uint32_t i = 0; i < p.n; i++) {
         const stw_op *op = &p.ops[i];
         if (stw_op_is(op, STW_OP_CLASS_MEMORY)) continue;
         int pass = i >= p.turn ? 1 : 0;
         add_work(op, &p.demands[i], &out->pass[pass]);
-        bool has_way = op->stream == STW_STREAM_COMPUTE && p.waits[pass];
-        if (has_way) out->pass[pass].way_s += p.way_s[i];
         if (op->unit == STW_OP_NONE) continue;
         stw_pass_work *group = &out->group[pass][job->model->blocks[op->unit].group];
         add_work(op, &p.demands[i], group);
         group->beside_s[stw_stream_opposite(op->stream)] += stw_demand_alone_s(&p.demands[i]);
-        if (has_way) group->way_s += p.way_s[i];
     }
     read_whole(&p, out->pass);
     for (int pass = 0; pass < 2; pass++) read_edges(&p, pass, &out->pass[pass]);

@@ -128,10 +128,6 @@ typedef struct stw_pass_work {
     double stream_edge_s[STW_N_STREAMS], resource_edge_s[STW_N_RESOURCES];
     double stream_lead_s[STW_N_STREAMS], resource_lead_s[STW_N_RESOURCES]; /* the first of them */
     double beside_s[STW_N_STREAMS]; /* of the opposite stream, from the first to the last of this */
-    /** Of all computations the way from an earlier one, whose end lets copies and collectives start
-     * that this one waits for, to its own end; over the number of computations on this way. 0 where
-     * no computation of the pass has such a way. */
-    double way_s;
     double whole_s; /* of a whole pass, with all waits, as if operations ran alone */
 } stw_pass_work;
 

@@ -63,9 +63,9 @@ out:
     return status;
 }
 
-/* A row is of a stream, of a resource, or of the ways to computations. Copies of the other
- * direction slow a stream of copies down. */
-typedef enum forward_row_kind { STREAM, RESOURCE, WAY } forward_row_kind;
+/* A row is of a stream or of a resource. Copies of the other direction slow a stream of copies
+ * down. */
+typedef enum forward_row_kind { STREAM, RESOURCE } forward_row_kind;
 typedef struct forward_row {
     const char *name;
     forward_row_kind kind;
@@ -74,7 +74,6 @@ typedef struct forward_row {
 } forward_row;
 
 static double seconds_of(const stw_pass_work *work, const forward_row *what) {
-    if (what->kind == WAY) return work->way_s;
     if (what->kind == RESOURCE) return work->resource_s[what->of];
     return work->stream_s[what->of] + what->slowed * work->beside_s[what->of];
 }
@@ -119,8 +118,6 @@ static stw_status add_forward_row(stw_build *b, const forward_readings *readings
         const stw_cost_act *act = &cost->acts[a];
         const stw_forward_reading *kept = &readings->acts[STW_ACT_KEEP];
         const stw_forward_reading *here = &readings->acts[act->act];
-        bool waits = readings->in_a_row && act->act == STW_ACT_OFFLOAD;
-        if (what->kind == WAY && waits) continue; /* see add_waits */
         row->act_s[a] = more(seconds_of(&here->group[pass][act->group], what),
                              seconds_of(&kept->group[pass][act->group], what)) /
                             act->blocks +
@@ -151,67 +148,9 @@ static double waits_of(const forward_readings *readings, int pass, const stw_cos
     return all > 0 && longer > 0 ? longer * mine / all / act->blocks : 0;
 }
 
-/* The share of a group's blocks that another one of the group follows; the last one of a group that
- * is in a row counts, too. */
-static double followed(const stw_cost *cost, uint32_t group) {
-    const stw_model *model = cost->job->model;
-    uint32_t blocks = 0, alone = 0;
-    for (uint32_t b = 0; b < model->n_blocks; b++) {
-        if (model->blocks[b].group != group) continue;
-        blocks++;
-        alone += b + 1 < model->n_blocks && model->blocks[b + 1].group != group;
-    }
-    if (alone <= 1) return 1;
-    return blocks > 0 ? 1 - (double)alone / blocks : 0;
-}
-
-/* Where all blocks are offloaded, each waits for the stash or the fetch of its neighbour. Beside
- * other blocks, whose memory is the room for it (stw_block_held_to), a copy runs while these
- * compute: an offloaded block costs what it does where all are, less the others' computations.
- * Where groups take turns there is little such room: forward has kept blocks', and ways to
- * computations stand for backward.
- * @param compute the row of the pass's computations */
-static stw_status add_waits(stw_build *b, const forward_readings *readings, int pass,
-                            uint32_t compute, stw_error *err) {
-    stw_cost *cost = b->cost;
-    const stw_forward_reading *kept = &readings->acts[STW_ACT_KEEP];
-    stw_time_row *row = stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD,
-                                        "%s_waits", pass ? "backward" : "forward");
-    if (row == NULL) return stw_planner_no_memory(err);
-    row->constant_s = kept->pass[pass].whole_s;
-    memcpy(row->unit_s, cost->time_rows[compute].unit_s,
-           (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
-    for (uint32_t a = 0; a < cost->n_acts; a++) {
-        const stw_cost_act *act = &cost->acts[a];
-        const stw_forward_reading *here = &readings->acts[act->act];
-        row->act_s[a] = waits_of(readings, pass, cost, a);
-        double beside = act->act == STW_ACT_KEEP        ? 1
-                        : act->act == STW_ACT_RECOMPUTE ? followed(cost, act->group)
-                                                        : 0;
-        row->act_s[a] -=
-            beside * here->group[pass][act->group].stream_s[STW_STREAM_COMPUTE] / act->blocks;
-    }
-    return STW_STATUS_OK;
-}
-
-/* The row of a pass's computations once more, with what blocks are waited for: NULL when memory is
- * out. */
-static stw_time_row *copy_compute(stw_cost *cost, int pass, uint32_t compute, const char *name,
-                                  uint32_t group) {
-    stw_time_row *row = stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD,
-                                        "%s_%s%u", pass ? "backward" : "forward", name, group);
-    if (row == NULL) return NULL;
-    const stw_time_row *from = &cost->time_rows[compute];
-    row->constant_s = from->constant_s;
-    memcpy(row->unit_s, from->unit_s, (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
-    memcpy(row->act_s, from->act_s, cost->n_acts * sizeof *row->act_s);
-    return row;
-}
-
-/* The activations of an offloaded block are on the GPU beside the next block's alone where that is
- * of another group, and where fewer than STW_LAST_BLOCKS blocks are kept (stw_block_held_to): what
- * a copy takes longer than that block computes is waited for. In backward a second forward of the
- * next block hides some of it, and ways to computations stand for other groups.
+/* The activations of an offloaded block are on the GPU beside the next block's alone where fewer
+ * than STW_LAST_BLOCKS blocks are kept (stw_block_held_to): what a copy takes longer than that
+ * block computes is waited for. In backward a second forward of the next block hides some of it.
  * @param compute the row of the pass's computations */
 static stw_status add_alone(stw_build *b, const forward_readings *readings, int pass,
                             uint32_t compute, stw_error *err) {
@@ -224,24 +163,19 @@ static stw_status add_alone(stw_build *b, const forward_readings *readings, int 
             continue;
         const double wait = waits_of(readings, pass, cost, offload);
         if (wait <= 0) continue;
-        stw_time_row *row = copy_compute(cost, pass, compute, "alone", act->group);
+        stw_time_row *row =
+            stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD, "%s_alone%u",
+                            pass ? "backward" : "forward", act->group);
         if (row == NULL) return stw_planner_no_memory(err);
+        const stw_time_row *from = &cost->time_rows[compute];
+        row->constant_s = from->constant_s;
+        memcpy(row->unit_s, from->unit_s,
+               (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
+        memcpy(row->act_s, from->act_s, cost->n_acts * sizeof *row->act_s);
         row->unless = keep;
         row->act_s[offload] += wait;
         row->act_s[recompute] -= fmin(wait, row->act_s[recompute]);
     }
-    return STW_STATUS_OK;
-}
-
-static stw_status add_alternating(stw_build *b, const forward_readings *readings, uint32_t compute,
-                                  stw_error *err) {
-    stw_cost *cost = b->cost;
-    stw_time_row *row = copy_compute(cost, 0, compute, "alternating", 0);
-    if (row == NULL) return stw_planner_no_memory(err);
-    for (uint32_t a = 0; a < cost->n_acts; a++)
-        if (cost->acts[a].act == STW_ACT_OFFLOAD)
-            row->act_s[a] +=
-                waits_of(readings, 0, cost, a) * (1 - followed(cost, cost->acts[a].group));
     return STW_STATUS_OK;
 }
 
@@ -450,17 +384,14 @@ stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err) {
                                 {"d2h", STREAM, STW_STREAM_D2H, slowed},
                                 {"pcie", RESOURCE, STW_RESOURCE_PCIE, 0},
                                 {"dma", RESOURCE, STW_RESOURCE_DMA, 0},
-                                {"host_memory", RESOURCE, STW_RESOURCE_HOST_MEMORY, 0},
-                                {"way", WAY, STW_STREAM_COMPUTE, 0}};
+                                {"host_memory", RESOURCE, STW_RESOURCE_HOST_MEMORY, 0}};
     forward_readings readings = {.in_a_row = are_in_a_row(b->cost)};
     STW_TRY(read_all_forward(b, &readings, err));
     for (int pass = 0; pass < 2; pass++) {
         uint32_t compute = b->cost->n_time_rows;
         for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++)
             STW_TRY(add_forward_row(b, &readings, pass, &rows[i], err));
-        if (pass == 0 || readings.in_a_row) STW_TRY(add_waits(b, &readings, pass, compute, err));
         if (pass == 0 || readings.in_a_row) STW_TRY(add_alone(b, &readings, pass, compute, err));
-        if (pass == 0 && !readings.in_a_row) STW_TRY(add_alternating(b, &readings, compute, err));
     }
     const stw_rows_kept kept = stw_proof_begin(b->cost);
     status = add_forward_proof(b, &readings, err);

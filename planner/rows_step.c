@@ -158,22 +158,6 @@ static stw_status add_ring_row(const stw_build *b, stw_ring_kind ring, stw_error
     return STW_STATUS_OK;
 }
 
-/* Where one bucket is everything, its copies and its update come one after the other. */
-static stw_status add_single(const stw_build *b, stw_error *err) {
-    const stw_cost *cost = b->cost;
-    stw_time_row *row = NULL;
-    for (uint32_t p = 0; p < cost->n_places; p++)
-        for (uint32_t r = 0; r < cost->n_rings; r++) {
-            const stw_flow *flow = stw_build_flow(b, p, r);
-            if (flow->buckets > 1 || flow->in_s + flow->out_s <= 0) continue;
-            if (row == NULL) row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_single");
-            if (row == NULL) return stw_planner_no_memory(err);
-            row->unit_s[p * cost->n_rings + r] =
-                stw_flow_per_unit(cost, flow) * way_s(flow, true, 1);
-        }
-    return STW_STATUS_OK;
-}
-
 /* The norm of all gradients comes before the first update. Its sum over ranks is the least that any
  * place has. */
 static stw_status add_norm(const stw_build *b, stw_resource resource, stw_error *err) {
@@ -368,7 +352,6 @@ stw_status stw_rows_add_step(const stw_build *b, stw_error *err) {
             break;
         }
     for (int r = 0; r < STW_N_RINGS; r++) STW_TRY(add_ring_row(b, (stw_ring_kind)r, err));
-    STW_TRY(add_single(b, err));
     for (int r = 0; r < STW_N_RESOURCES; r++) STW_TRY(add_norm(b, (stw_resource)r, err));
 out:
     return status;

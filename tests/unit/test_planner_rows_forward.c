@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rows' seconds of forward and backward against the simulator's, for placements at random:
  * shares of params and grads on the host, blocks that recompute or offload, on one GPU and on many.
- * The rows know sums, ends of passes and ways between computations; the simulator knows the order.
- */
+ * The rows know sums, ends of passes and what few kept blocks make offloaded ones wait; the
+ * simulator knows the order. */
 #include <math.h>
 
 #include "sim/sim.h"
@@ -127,7 +127,7 @@ static void recomputed_blocks(void) {
 static void offloaded_blocks(void) {
     errors e = {.n = 0};
     compare_all(STW_ACT_OFFLOAD, &e);
-    check_errors("offloaded", &e, 0.03, 0.16);
+    check_errors("offloaded", &e, 0.03, 0.2);
 }
 
 static void offloaded_beside_recomputed_blocks(void) {
