@@ -77,7 +77,8 @@ int stw_get_movement(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_mo
     const stw_movement_t movement = {.phase = stw_phase_name(m->phase),
                                      .role = m->role,
                                      .repeat = repeat_names[m->repeat],
-                                     .by_stowage = m->by_stowage && m->executable ? 1 : 0,
+                                     .by_stowage =
+                                         m->inside || (m->by_stowage && m->executable) ? 1 : 0,
                                      .first_op = m->first_op,
                                      .ops = m->n_ops,
                                      .seconds = plan->time_s[m->phase]};

@@ -285,7 +285,7 @@ static void add_choices(const adding *to) {
     };
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
         if (choices[i].fixed) add(to, choices[i].key, "auto", "leaves the choice to the planner");
-    const stw_engine *engine = stw_engine_find(run->engine);
+    const stw_engine *engine = stw_engine_of(run);
     for (const stw_engine_fix *f = engine->fixes; f != NULL && f->key != NULL; f++) add_word(to, f);
 }
 

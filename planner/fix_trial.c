@@ -287,8 +287,8 @@ static stw_status change_specs(const stw_plan *plan, const stw_change *changes, 
     STW_TRY(apply_all(plan, changes, n, specs, err));
     STW_TRY(stw_run_spec_check(&specs->run, "fix", err));
     STW_TRY(stw_cluster_check(&specs->cluster, "fix", err));
-    STW_TRY(stw_job_new(plan->model, &specs->cluster, &specs->run,
-                        stw_engine_find(specs->run.engine), &specs->job, err));
+    STW_TRY(stw_job_new(plan->model, &specs->cluster, &specs->run, stw_engine_of(&specs->run),
+                        &specs->job, err));
     STW_TRY(stw_job_check_effect(specs->job, "fix", err));
 out:
     return status;

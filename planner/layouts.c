@@ -464,7 +464,7 @@ static bool tell(const search *s, uint32_t chosen, stw_pool *pool, stw_layout_se
 static stw_status make_case(const stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
                             stw_pool *pool, stw_layout_case *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_engine *engine = stw_engine_find(run->engine);
+    const stw_engine *engine = stw_engine_of(run);
     stw_job_role *roles = NULL;
     if (engine->layouts == NULL || !model->facts_known)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel", "found auto, expected values: %s",
@@ -493,7 +493,7 @@ bool stw_layouts_open(const stw_model *model, stw_run_spec *run) {
     static const uint32_t SAVING =
         BIT(TP) | BIT(PP) | BIT(CP) | BIT(EP) | BIT(ETP) | BIT(FUSED_LOSS);
 #undef BIT
-    const stw_engine *engine = stw_engine_find(run->engine);
+    const stw_engine *engine = stw_engine_of(run);
     if (engine == NULL || engine->layouts == NULL || !model->facts_known) return false;
     run->searches.keys |= SAVING & engine->layouts->searches & ~run->searches.given;
     return run->searches.keys != 0;
@@ -514,7 +514,7 @@ stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster
                               const stw_layouts_options *options, stw_pool *pool,
                               stw_layout_search *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_engine *engine = stw_engine_find(run->engine);
+    const stw_engine *engine = stw_engine_of(run);
     const double start_s = stw_now_s();
     const double limit_s =
         options->time_limit_s > 0 ? options->time_limit_s : STW_PLANNER_TIME_LIMIT_S;

@@ -148,7 +148,7 @@ static stw_status fit_load(const stw_point_base *base, const stw_cluster *cluste
                            stw_run_spec *run, const stw_point_fit_options *options, stw_pool *pool,
                            stw_point_fit *out, stw_error *err) {
     static const char *const words = "load.method=sharded_read";
-    const stw_engine *engine = stw_engine_find(run->engine);
+    const stw_engine *engine = stw_engine_of(run);
     stw_error why = STW_ERROR_INIT;
     stw_status status = STW_STATUS_OK;
     const bool open = run->load.method == STW_AUTO && engine->usual_load != NULL &&

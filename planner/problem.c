@@ -137,7 +137,7 @@ static bool act_admitted(const stw_job *job, stw_act act) {
     if (run->placement.activations != STW_AUTO) return run->placement.activations == (uint32_t)act;
     if (run->recompute.granularity == 1) return act == STW_ACT_RECOMPUTE;
     if (run->recompute.granularity != STW_AUTO) return act == STW_ACT_KEEP;
-    return act != STW_ACT_OFFLOAD || job->engine->spec.executes;
+    return act != STW_ACT_OFFLOAD || job->engine->spec.own_process;
 }
 
 /* Blocks that keep nothing have nothing to choose. The first stage need not have all groups. */
@@ -214,8 +214,15 @@ static stw_status measure_staging(stw_build *b, stw_error *err) {
 
 /* ---- what programs show ---- */
 
-/* The program of all units in one place. A place that takes all units is read in the whole space:
- * its state grows with units, and all else is there once. Others are read at two lengths, one twice
+/* Is a place read in the whole space? Where it takes all units, and where an optimizer works in a
+ * framework's process: that has bytes of its own in a step, which a shortened model does not show.
+ */
+static bool reads_whole(const stw_build *b) {
+    return b->cost->whole || stw_engine_steps_inside(&b->cost->job->engine->spec);
+}
+
+/* The program of all units in one place. Of a place that is read in the whole space the state grows
+ * with units, and all else is there once. Others are read at two lengths, one twice
  * the other, with buckets enough for one to wait for another's slot. */
 typedef struct place_search {
     stw_build *build;
@@ -266,7 +273,7 @@ static stw_status read_program(const place_search *s, const stw_job *job, stw_by
     STW_TRY(read_act(s, job, STW_ACT_KEEP, bytes, flow, err));
     for (uint32_t a = 0; a < s->build->cost->n_acts; a++)
         recomputes = recomputes || s->build->cost->acts[a].act == STW_ACT_RECOMPUTE;
-    if (!recomputes || !s->build->cost->whole) return STW_STATUS_OK;
+    if (!recomputes || !reads_whole(s->build)) return STW_STATUS_OK;
     STW_TRY(read_act(s, job, STW_ACT_RECOMPUTE, &again, &unused, err));
     for (int t = 0; t < STW_N_MEMORIES; t++)
         bytes->all[STW_AT_STEP][t] =
@@ -290,16 +297,19 @@ out:
 }
 
 /* @param params by which the second length is the longer one */
-static void split(const stw_build *b, const stw_byte_reading *near, const stw_byte_reading *far,
+static void split(const place_search *s, const stw_byte_reading *near, const stw_byte_reading *far,
                   uint64_t params, stw_place_bytes *out) {
-    uint64_t unit_params = b->cost->job->unit_params;
+    const stw_build *b = s->build;
+    const uint64_t unit_params = b->cost->job->unit_params;
+    const uint64_t placed = stw_max_u64(stw_job_placed_params(b->cost->job, s->kind), 1);
     for (int at = 0; at < STW_N_INSTANTS; at++)
         for (int t = 0; t < STW_N_MEMORIES; t++) {
             uint64_t all = far->all[at][t], state = far->state[at][t];
             uint64_t growth = all > near->all[at][t] ? all - near->all[at][t] : 0;
-            out->unit[at][t] = b->cost->whole ? stw_div_up_u64(state, b->cost->n_units)
-                                              : stw_ratio_up(growth, unit_params, params);
-            uint64_t grown = b->cost->whole ? state : 2 * growth;
+            out->unit[at][t] = b->cost->whole   ? stw_div_up_u64(state, b->cost->n_units)
+                               : reads_whole(b) ? stw_ratio_up(state, unit_params, placed)
+                                                : stw_ratio_up(growth, unit_params, params);
+            uint64_t grown = reads_whole(b) ? state : 2 * growth;
             out->once[at][t] = all > grown ? all - grown : 0;
         }
 }
@@ -321,7 +331,7 @@ static stw_status read_place(const place_search *s, stw_error *err) {
     const stw_cost_ring *ring = &cost->rings[s->ring];
     const stw_place *place = &cost->places[s->place];
     uint32_t at = s->place * cost->n_rings + s->ring;
-    if (cost->whole && s->ring > 0 && stw_place_slot_element_bytes(cost->job, place) == 0) {
+    if (reads_whole(b) && s->ring > 0 && stw_place_slot_element_bytes(cost->job, place) == 0) {
         copy_reading(s);
         return STW_STATUS_OK;
     }
@@ -329,14 +339,14 @@ static stw_status read_place(const place_search *s, stw_error *err) {
         stw_times(ring->depth + 2, stw_place_bucket_params(cost->job, place, ring->bucket_bytes));
     stw_byte_reading near, far;
     stw_flow flow = {0};
-    if (cost->whole) {
+    if (reads_whole(b)) {
         STW_TRY(read_program(s, cost->job, &far, &flow, err));
         near = far;
     } else {
         STW_TRY(read_shortened(s, params, &near, &flow, err));
         STW_TRY(read_shortened(s, stw_times(2, params), &far, &flow, err));
     }
-    split(b, &near, &far, params, &b->bytes[s->kind * cost->n_places * cost->n_rings + at]);
+    split(s, &near, &far, params, &b->bytes[s->kind * cost->n_places * cost->n_rings + at]);
     if (s->kind == cost->job->largest) b->flows[at] = flow;
     b->context_bytes = far.context_bytes;
     b->process_bytes = far.process_bytes;
@@ -523,7 +533,7 @@ static stw_status build_problem(const stw_job *job, part asked, stw_planner_simu
         return no_memory(err);
     }
     b.cost->pool = pool;
-    const stw_engine *engine = stw_engine_find(job->run->engine);
+    const stw_engine *engine = stw_engine_of(job->run);
     if (engine == NULL) {
         status = stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine",
                           "found '%s', which this build cannot plan",

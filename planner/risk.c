@@ -11,7 +11,7 @@ stw_risk_level stw_risk_first(const stw_run_spec *run) {
 }
 
 /* Does torch's allocator hold more than the walk says? */
-static bool reserves(const stw_plan *plan) { return !plan->job->engine->spec.executes; }
+static bool reserves(const stw_plan *plan) { return !plan->job->engine->spec.own_process; }
 
 bool stw_risk_differs(const stw_plan *plan, stw_risk_level level) {
     return level != STW_RISK_AVOIDABLE ||

@@ -194,6 +194,7 @@ static void add_page_tables(const stw_build *b, uint32_t kind, stw_byte_row *row
     const place_terms arena = {b, STW_AT_STEP, STW_TIER_HOST, kind, 1, STW_PAGE_TABLE_SHARE};
     add_terms(&arena, row);
     row->constant_bytes += STW_PAGE_TABLE_STEP_BYTES + STW_ALIGN_BYTES;
+    if (stw_engine_steps_inside(&cost->job->engine->spec)) return; /* nothing of the load */
     for (uint32_t l = 0; l < cost->n_loads; l++)
         row->load_bytes[l] +=
             stw_div_up_u64(stw_build_most_staging(b, l, STW_TIER_HOST), STW_PAGE_TABLE_SHARE);

@@ -191,7 +191,7 @@ static void add_state(const stw_plan *plan, stw_plan_facts *facts) {
 
 /* What a caching allocator holds at its worst. Beyond the limit it holds nothing. */
 static void add_reserved(const stw_plan *plan, stw_plan_facts *facts) {
-    if (plan->job->engine->spec.executes || plan->shown == NULL || plan->replayed == NULL ||
+    if (plan->job->engine->spec.own_process || plan->shown == NULL || plan->replayed == NULL ||
         plan->verdict == STW_VERDICT_DOES_NOT_FIT)
         return;
     for (unsigned p = 0; p < STW_N_PHASES; p++)

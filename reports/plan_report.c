@@ -206,7 +206,7 @@ static void put_peaks(const stw_section *s) {
     stw_table t;
     stw_table_begin(&t, s->pool, heads, 7);
     kind_rows(s, &t, &ranks);
-    if (!job->engine->spec.executes) { /* with what the framework's allocator holds in reserve */
+    if (!job->engine->spec.own_process) { /* with what the framework's allocator holds in reserve */
         kinds reserved = ranks;
         reserved.peaks = plan->shown;
         reserved.n = plan->shown != NULL ? job->n_kinds : 0;
@@ -214,7 +214,8 @@ static void put_peaks(const stw_section *s) {
         kind_rows(s, &t, &reserved);
     }
     kind_rows(s, &t, &nodes);
-    if (!job->engine->spec.executes) { /* Stowage's own host bytes are page-locked, all of them */
+    if (!job->engine->spec
+             .own_process) { /* Stowage's own host bytes are page-locked, all of them */
         kinds locked = nodes;
         locked.of = STW_MEMORY_PAGE_LOCKED;
         locked.memory = "page-locked";

@@ -575,7 +575,7 @@ static void put_load(const stw_section *s) {
 void stw_section_load_seconds(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_cluster *c = &plan->cluster;
-    const bool executes = plan->job->engine->spec.executes;
+    const bool executes = plan->job->engine->spec.own_process;
     const double reader = stw_demand_reader_bps(plan->job);
     uint64_t bytes = 0;
     char disk[128] = "", thread[160] = "";

@@ -52,7 +52,7 @@ static void put_largest(const stw_section *s) {
     const stw_job *job = s->plan->job;
     const stw_role *role = stw_sync_role(job);
     const stw_tensor *largest = NULL;
-    if (role == NULL || job->engine->spec.executes) return;
+    if (role == NULL || job->engine->spec.own_process) return;
     for (uint32_t t = 0; t < job->model->n_tensors; t++)
         if (largest == NULL || job->model->tensors[t].numel > largest->numel)
             largest = &job->model->tensors[t];

@@ -23,6 +23,12 @@ static stw_status check_plan(const stw_plan *plan, const stw_executor_options *o
     bool any = false;
     if (options->steps == 0)
         return stw_fail(err, STW_STATUS_USAGE, "--steps", "found 0, expected at least 1");
+    if (stw_engine_steps_inside(&plan->job->engine->spec))
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "optimizer.implementation",
+                        "the optimizer of this plan works inside a job of %s "
+                        "(stowage.torch.AdamW(plan=...)); a run by itself needs a plan with "
+                        "--set engine=stowage --set optimizer.implementation=auto",
+                        stw_engine_name(plan->run.engine));
     for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
         for (uint32_t m = 0; m < plan->programs[k]->n_movements; m++) {
             const stw_movement *movement = &plan->programs[k]->movements[m];

@@ -557,7 +557,7 @@ bool stw_reduced_last(const stw_job *job, uint32_t block) {
 }
 
 uint64_t stw_workspace_bytes(const stw_job *job) {
-    bool torch_step = !job->engine->spec.executes && job->model->facts_known;
+    bool torch_step = !job->engine->spec.own_process && job->model->facts_known;
     return torch_step ? 2 * CUBLAS_WORKSPACE_BYTES : 0;
 }
 

@@ -32,6 +32,16 @@ static void staging(stw_builder *b, const stw_save *save, bool alloc) {
     b->from_what = NULL;
 }
 
+/* What an optimizer hands out of its state. */
+static void copied(stw_builder *b, const stw_save *save, bool alloc) {
+    b->from_what = "checkpoint: copies of the optimizer's state in its state dict";
+    b->pageable = true;
+    (alloc ? stw_alloc_at : stw_free_at)(b, STW_COMPONENT_CHECKPOINT_STAGING, STW_TIER_HOST,
+                                         STW_OFFSET_EXTERNAL, save->copied_bytes);
+    b->pageable = false;
+    b->from_what = NULL;
+}
+
 void stw_build_checkpoint_staging(stw_builder *b, const stw_save *save) {
     if (stw_saves(b->job) && stays(b->job, save)) staging(b, save, true);
 }
@@ -115,10 +125,12 @@ void stw_build_checkpoint(stw_builder *b, const stw_save *save) {
                                          .files = save->gathers && !first ? 0 : save->files});
     if (b->park != NULL) stw_park_return(b, b->park, STW_PARKED_PARAMS, true);
     if (!stays(job, save) && (!save->gathers || first)) staging(b, save, true);
+    copied(b, save, true);
     if (save->gathers)
         gather_and_write(b, save);
     else
         write_parts(b, save);
+    copied(b, save, false);
     if (!stays(job, save) && (!save->gathers || first)) staging(b, save, false);
     if (b->park != NULL) stw_park_leave(b, b->park, STW_PARKED_PARAMS, STW_OP_NONE);
     stw_end_movement(b);

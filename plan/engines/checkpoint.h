@@ -23,6 +23,7 @@ typedef struct stw_save {
     stw_saved parts[STW_MOST_SAVED];
     uint64_t staged_bytes;   /* copies on the host at a time */
     uint64_t rounding_bytes; /* of page-locked ones, beyond that */
+    uint64_t copied_bytes;   /* further pageable copies while the save goes on */
     bool pageable;           /* the copies */
     bool all_first;          /* everything is copied before anything is written */
     bool gathers;            /* whole tensors on rank 0, which writes all */

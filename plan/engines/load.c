@@ -216,7 +216,7 @@ void stw_build_load(stw_builder *b) {
         const piece_size size = size_of(b, &transfer, &transfer.pieces[i]);
         load_piece(b, &slots, i, &size, &part);
     }
-    if (b->job->engine->spec.executes) make_masters(b);
+    if (b->job->engine->spec.own_process) make_masters(b);
     stw_free(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_GPU, slots.gpu);
     stw_free(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_HOST, slots.host);
 }

@@ -27,8 +27,12 @@ typedef struct stw_step {
     uint32_t updated;               /* the last update */
     uint32_t *free_by[STW_N_RINGS]; /* [slots] last op that used a slot; the next waits for it */
 } stw_step;
-/** Begin the movement; false after a failure. */
+/** Begin the movement with its rings and the norm; false after a failure. */
 bool stw_step_begin(stw_step *step, stw_builder *b, stw_phase phase, stw_repeat repeat);
+/** The norm alone, in a movement that was begun, of which the rings are there for good. */
+bool stw_step_begin_inside(stw_step *step, stw_builder *b);
+/** The rings of the layout come or go. */
+void stw_build_rings(stw_builder *b, bool alloc);
 /** Every bucket of the layout, in its order. */
 void stw_step_buckets(stw_step *step);
 /** Free the rings, commit, end the movement. */

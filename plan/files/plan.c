@@ -14,7 +14,7 @@
 /* The job of plan->run. */
 static stw_status make_job(stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_engine *engine = stw_engine_find(plan->run.engine);
+    const stw_engine *engine = stw_engine_of(&plan->run);
     if (stw_run_spec_is_open(&plan->run))
         STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
                          "found auto, expected values: only a planner resolves it"));
@@ -152,7 +152,7 @@ static stw_status replay(stw_plan *plan, uint32_t k, uint64_t device_bytes, stw_
         .roundup_power2_divisions = (uint32_t)plan->run.allocator.roundup_power2_divisions};
     stw_program *program = NULL;
     memset(&plan->replayed[k], 0, sizeof plan->replayed[k]);
-    if (plan->job->engine->spec.executes) return STW_STATUS_OK;
+    if (plan->job->engine->spec.own_process) return STW_STATUS_OK;
     stw_status status =
         stw_program_new_tensors(plan->job, &plan->decisions, plan->layouts[k], &program, err);
     if (status == STW_STATUS_OK)

@@ -139,7 +139,7 @@ static void write_infeasible(const stw_plan *plan, stw_json *json) {
 /* ---- decisions ---- */
 
 const char *stw_plan_state_group(const stw_plan *plan) {
-    return stw_run_spec_engine(&plan->run)->executes ? "flat" : "all";
+    return stw_run_spec_engine(&plan->run)->own_step ? "flat" : "all";
 }
 
 uint64_t stw_plan_decision_count(const stw_plan *plan, uint32_t i) {
@@ -225,6 +225,7 @@ static void write_decisions(const stw_plan *plan, stw_json *json) {
 /* ---- what follows from the decisions ---- */
 
 const char *stw_plan_movement_by(const stw_plan *plan, const stw_movement *movement) {
+    if (movement->inside) return "stowage";
     if (movement->by_stowage) return movement->executable ? "stowage" : "planned, not executed";
     if (movement->role_number > 0) return plan->job->roles[movement->role_number].engine->name;
     const stw_engine_spec *engine = stw_run_spec_engine(&plan->run);

@@ -73,7 +73,7 @@ static bool figure(const comparer *c, metric which, const stw_peak *peak, const 
     case METRIC_RESERVED: /* of a framework's allocator: Stowage has one arena */
         expected = stw_peak_reserved(gpu);
         found = m->reserved;
-        known = external && found > 0 && !c->plan->job->engine->spec.executes;
+        known = external && found > 0 && !c->plan->job->engine->spec.own_process;
         break;
     case METRIC_DEVICE:
         expected = gpu->total;

@@ -97,7 +97,7 @@ static stw_compare_line peak_line(stw_comparer *c, const stw_run_peak *peak) {
 
 /* Bytes of a framework's allocator: Stowage's own executor has one arena instead. */
 static bool has_metric(const stw_comparer *c, const stw_run_peak *peak) {
-    return peak->metric != STW_METRIC_RESERVED || !c->plan->job->engine->spec.executes;
+    return peak->metric != STW_METRIC_RESERVED || !c->plan->job->engine->spec.own_process;
 }
 
 static bool same_line(const stw_comparer *c, const stw_run_peak *a, const stw_run_peak *b) {

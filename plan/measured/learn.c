@@ -447,7 +447,7 @@ static stw_status check_match(const stw_plan *plan, const stw_run_result *run,
                         "source: found \"%.40s\", expected a recording of another program "
                         "(\"external\"); stowage calibrate measures Stowage's own process",
                         run->source);
-    if (plan->job->engine->spec.executes)
+    if (plan->job->engine->spec.own_process)
         return stw_fail(err, STW_STATUS_BAD_INPUT, plan->file != NULL ? plan->file : "the plan",
                         "engine: found %s, expected that of the recorded job (--set engine=...)",
                         plan->job->engine->spec.name);

@@ -213,7 +213,7 @@ uint64_t stw_build_process_base(const stw_job *job, const stw_cluster *cluster, 
     uint64_t bytes = cluster->host.process_bytes;
     *key = "node.host.process";
     if (job->world > 1) bytes = stw_plus(bytes, cluster->host.process_comm_bytes);
-    if (job->engine->spec.executes) return bytes;
+    if (job->engine->spec.own_process) return bytes;
     if (cluster->torch.process_bytes > 0) {
         *key = "node.torch.process";
         return cluster->torch.process_bytes;
@@ -227,7 +227,7 @@ static uint64_t process_bytes_of(const stw_job *job) {
     const stw_cluster *cluster = job->cluster;
     const char *key;
     uint64_t bytes = stw_build_process_base(job, cluster, &key);
-    if (job->engine->spec.executes) return bytes;
+    if (job->engine->spec.own_process) return bytes;
     /* what a node has once is shared out over its ranks, whose sum is the node's */
     return stw_plus(bytes, cluster->torch.launcher_bytes / stw_max_u64(job->ranks_per_node, 1));
 }
@@ -242,7 +242,7 @@ void stw_build_externals(stw_builder *b) {
     uint64_t process_bytes = process_bytes_of(b->job);
     const char *const from_what = b->from_what;
     b->pageable = true;
-    if (!b->job->engine->spec.executes && cluster->torch.process_bytes > 0)
+    if (!b->job->engine->spec.own_process && cluster->torch.process_bytes > 0)
         b->from_what = cluster->torch.launcher_bytes > 0 ? "node.torch.process, node.torch.launcher"
                                                          : "node.torch.process";
     stw_alloc_at(b, STW_COMPONENT_PROCESS, STW_TIER_HOST, STW_OFFSET_EXTERNAL, process_bytes);

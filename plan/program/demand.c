@@ -402,7 +402,7 @@ static void demand_all_to_all(const stw_job *job, const stw_op *op, stw_demand *
 }
 
 double stw_demand_reader_bps(const stw_job *job) {
-    return job->engine->spec.executes ? job->cluster->host.file_read_rank_bps : LOADER_BPS;
+    return job->engine->spec.own_process ? job->cluster->host.file_read_rank_bps : LOADER_BPS;
 }
 
 /* From the page cache: the threads of one rank reach a rate of their own, those of all ranks
@@ -422,7 +422,7 @@ static void add_cached_read(const stw_job *job, const stw_op *op, stw_demand *ou
  * cache. Seconds are those of files also where Stowage would make weights from a seed. */
 static void demand_file_read(const stw_job *job, const stw_op *op, stw_demand *out) {
     const uint64_t stored = op->stored_bytes > 0 ? op->stored_bytes : op->bytes;
-    if (!job->engine->spec.executes)
+    if (!job->engine->spec.own_process)
         out->seconds[STW_RESOURCE_PAGE_CACHE] = seconds_of((double)stored, LOADER_BPS);
     if (job->run->load.page_cached) {
         add_cached_read(job, op, out);

@@ -76,16 +76,19 @@ static bool cuts_loss(const stw_job *job) {
 
 static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
     const stw_run_spec *run = job->run;
-    const bool executes = job->engine->spec.executes, tiered = has_tier(job);
+    const stw_engine_spec *engine = &job->engine->spec;
+    const bool tiered = has_tier(job);
     const bool nvme = tiered && job->cluster->nvme.capacity_bytes > 0;
     switch (need) {
+    case STW_NEED_OWN:
+        return engine->own_process;
     case STW_NEED_STEP:
-        return executes;
+        return engine->own_step;
     case STW_NEED_FOREIGN:
     case STW_NEED_CACHES:
-        return !executes;
+        return !engine->own_process;
     case STW_NEED_CLIP:
-        return executes && run->optimizer.clip_norm > 0;
+        return engine->own_step && run->optimizer.clip_norm > 0;
     case STW_NEED_BF16_GRADS:
         return run->precision.grads == STW_DTYPE_BF16;
     case STW_NEED_FORWARD:

@@ -232,8 +232,10 @@ uint64_t stw_page_table_bytes(const stw_job *job, const stw_layout *layout) {
         STW_PAGE_TABLE_STEP_BYTES);
 }
 
-/* Rings and load staging lie above the regions and share the space: never live at the same time. */
+/* Rings and load staging lie above the regions and share the space: never live at the same time. An
+ * optimizer inside a framework's process has its rings for good, and nothing of the load. */
 static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_layout *layout) {
+    const bool inside = stw_engine_steps_inside(&job->engine->spec);
     uint64_t top[STW_N_TIERS];
     if (job->world > 1) {
         layout->comm_offset_bytes = layout->persistent_bytes[STW_TIER_GPU];
@@ -247,11 +249,12 @@ static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_
         if (ring->slots == 0) continue;
         ring->offset_bytes = top[tier];
         top[tier] = stw_plus(top[tier], stw_times(ring->slots, ring->slot_bytes));
+        if (inside) layout->persistent_bytes[tier] = stw_round_up_u64(top[tier], STW_ALIGN_BYTES);
     }
     for (int t = 0; t < STW_N_TIERS; t++) layout->arena_bytes[t] = top[t];
     layout->arena_bytes[STW_TIER_NVME] =
         stw_times(layout->arena_bytes[STW_TIER_NVME], stw_nvme_copies(job));
-    for (int t = 0; t < STW_TIER_NVME; t++) {
+    for (int t = 0; t < STW_TIER_NVME && !inside; t++) {
         uint64_t staged = layout->persistent_bytes[t] +
                           stw_load_staging_bytes(job, decisions, layout->kind, (stw_tier)t);
         layout->arena_bytes[t] = stw_max_u64(layout->arena_bytes[t], staged);

@@ -53,6 +53,8 @@ typedef struct stw_movement {
     uint32_t role_number; /* of stw_job.roles; 0: the trainer */
     bool by_stowage;      /* Stowage's own, executed by it if `executable` (else the framework's) */
     bool executable;      /* this build's executor can do it */
+    bool inside;          /* Stowage's own, executed by it within the framework's process; no run of
+                             stowage-run has it */
     stw_repeat repeat;
     stw_threading threading;
     bool barrier;           /* ranks begin together */

@@ -53,8 +53,12 @@ static stw_status take(replay *r, uint32_t stream, uint64_t bytes, uint32_t *blo
 
 /* ---- operations that no range replaces ---- */
 
-/* The region whose bytes an alloc makes, if it is one of a state that has tensors. */
+/* The region whose bytes an alloc makes, if it is one of a state that has tensors. Stowage's
+ * optimizer takes all of a component as one. */
 static const stw_region *region_of(const replay *r, const stw_op *op) {
+    const bool inside = stw_engine_steps_inside(&r->job->engine->spec);
+    if (inside && op->component != STW_COMPONENT_PARAMS && op->component != STW_COMPONENT_GRADS)
+        return NULL;
     for (uint32_t i = 0; i < r->layout->n_regions; i++) {
         const stw_region *region = &r->layout->regions[i];
         if (region->component == op->component && region->offset_bytes == op->offset_bytes &&

@@ -9,14 +9,14 @@
 /* Elements of a tensor that a piece may have. */
 static uint64_t piece_elements(const stw_job *job, uint32_t tensor) {
     bool wide =
-        !job->engine->spec.executes && stw_dtype_bits(job->model->tensors[tensor].dtype) > 32;
+        !job->engine->spec.own_process && stw_dtype_bits(job->model->tensors[tensor].dtype) > 32;
     return STW_LOAD_PIECE_BYTES / (wide ? 8 : 4);
 }
 
 /* The piece of the files that begins at an element of a segment. */
 static stw_view piece_at(const stw_job *job, uint32_t segment, uint64_t first) {
     const stw_segment *s = &job->files.segments[segment];
-    uint64_t end = job->engine->spec.executes ? job->files.n : s->first + s->n;
+    uint64_t end = job->engine->spec.own_process ? job->files.n : s->first + s->n;
     uint64_t most = piece_elements(job, s->tensor);
     return (stw_view){&job->files, first, stw_min_u64(most, end - first)};
 }
@@ -67,11 +67,11 @@ bool stw_load_is_whole(const stw_job *job, stw_load method) {
         engine->loads_by_tensors(job->run))
         return false;
     return method == STW_LOAD_ALL_RANKS ||
-           (!job->engine->spec.executes && method != STW_LOAD_SHARDED_READ &&
+           (!job->engine->spec.own_process && method != STW_LOAD_SHARDED_READ &&
             method != STW_LOAD_ALL_RANKS_GPU);
 }
 
-bool stw_load_is_pageable(const stw_job *job) { return !job->engine->spec.executes; }
+bool stw_load_is_pageable(const stw_job *job) { return !job->engine->spec.own_process; }
 
 bool stw_load_is_whole_on_gpu(stw_load method) { return method == STW_LOAD_ALL_RANKS_GPU; }
 
@@ -85,7 +85,8 @@ static uint64_t stored(const stw_job *job, uint32_t tensor, uint64_t first, uint
 static uint64_t held(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n) {
     const uint32_t wish = job->run->load.dtype;
     bool wide = stw_dtype_bits(job->model->tensors[tensor].dtype) > 32;
-    if (job->engine->spec.executes) return wide ? stw_times(n, 4) : stored(job, tensor, first, n);
+    if (job->engine->spec.own_process)
+        return wide ? stw_times(n, 4) : stored(job, tensor, first, n);
     if (wish == STW_NONE) return stored(job, tensor, first, n);
     stw_dtype dtype = wish == STW_AUTO ? job->run->precision.params : (stw_dtype)wish;
     return stw_times(n, stw_dtype_bits(dtype) / 8);
@@ -93,7 +94,7 @@ static uint64_t held(const stw_job *job, uint32_t tensor, uint64_t first, uint64
 
 static uint64_t roomy(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n) {
     uint64_t bytes = held(job, tensor, first, n);
-    return job->engine->spec.executes ? stw_max_u64(bytes, stw_times(n, 4)) : bytes;
+    return job->engine->spec.own_process ? stw_max_u64(bytes, stw_times(n, 4)) : bytes;
 }
 
 /* @param i the segment in which the piece begins */

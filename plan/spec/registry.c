@@ -108,7 +108,14 @@ const char *stw_engine_name(uint32_t index) {
 }
 
 const stw_engine_spec *stw_run_spec_engine(const stw_run_spec *run) {
-    return stw_engine_spec_at(run->engine);
+    const stw_engine_spec *engine = stw_engine_spec_at(run->engine);
+    const bool inside = run->optimizer.implementation == STW_OPTIMIZER_STOWAGE;
+    return inside && engine != NULL && engine->stepped != NULL ? engine->stepped : engine;
+}
+
+void stw_engine_words(const stw_engine_spec *engine, char *out, size_t out_size) {
+    snprintf(out, out_size, "%s%s%s", engine->name, engine->with != NULL ? " with " : "",
+             engine->with != NULL ? engine->with : "");
 }
 
 const stw_spec_table *stw_run_spec_table(void) {

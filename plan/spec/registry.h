@@ -45,7 +45,16 @@ typedef struct stw_engine_spec {
     const stw_engine_default *fp16;     /* those of training in fp16; NULL: the same */
     const char *trains_as; /* the engine that forward and backward are taken from; NULL: its own */
     unsigned updates;      /* a bit for each stw_update that it has */
-    bool executes;         /* Stowage executes its load and its optimizer step */
+    /* Whose process it is. true: Stowage's own, which executes the load and holds one arena in each
+     * tier; false: a framework's, with its way to load and its caching allocators. */
+    bool own_process;
+    /* Whose optimizer it is. true: Stowage executes the step, on buckets of the flat space; in a
+     * framework's process its optimizer is one that the job's program calls. */
+    bool own_step;
+    /* The same engine with Stowage's optimizer inside, for optimizer.implementation: stowage. It is
+     * registered with this one and has its name. NULL: there is none. */
+    const struct stw_engine_spec *stepped;
+    const char *with; /* of such an engine: what selects it beside the name; NULL: nothing */
     /** Refuse contradictions of a run with this engine; may be NULL. */
     stw_status (*check)(const stw_run_spec *run, const char *origin, stw_error *err);
 } stw_engine_spec;
@@ -64,8 +73,15 @@ const stw_engine_spec *stw_engine_spec_at(uint32_t index);
 const stw_engine_spec *stw_engine_spec_named(const char *name);
 /** Name of engine number `index`, "?" beyond the last. */
 const char *stw_engine_name(uint32_t index);
-/** The engine of a run; never NULL for a run spec that stw_run_spec_init has made. */
+/** The engine of a run: that of the key `engine`, or the same with Stowage's optimizer inside.
+ * Never NULL for a run spec that stw_run_spec_init has made. */
 const stw_engine_spec *stw_run_spec_engine(const stw_run_spec *run);
+/** Does Stowage's optimizer work in a framework's process? */
+static inline bool stw_engine_steps_inside(const stw_engine_spec *engine) {
+    return engine->own_step && !engine->own_process;
+}
+/** Its name, or "NAME with optimizer.implementation: stowage". */
+void stw_engine_words(const stw_engine_spec *engine, char *out, size_t out_size);
 
 /** Every key of run.yaml. */
 const stw_spec_table *stw_run_spec_table(void);

@@ -32,7 +32,8 @@ typedef enum stw_optimizer_implementation {
     STW_OPTIMIZER_LOOP,
     STW_OPTIMIZER_STREAMED,
     STW_OPTIMIZER_CPU,
-    STW_OPTIMIZER_DIRECT
+    STW_OPTIMIZER_DIRECT,
+    STW_OPTIMIZER_STOWAGE /* Stowage's, in a framework's job */
 } stw_optimizer_implementation;
 typedef enum stw_attention {
     STW_ATTENTION_FLASH,

@@ -35,9 +35,10 @@ static stw_status check_words(const stw_run_spec *run, const char *origin, stw_e
     for (; r != NULL && r->key != NULL; r++) {
         const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), r->key, strlen(r->key));
         const stw_spec_word *word = row != NULL ? stw_spec_word_of(row, run) : NULL;
-        char because[96];
+        char because[112], words[96];
         if (word == NULL || strcmp(word->word, r->word) != 0) continue;
-        snprintf(because, sizeof because, "engine is %s", engine->name);
+        stw_engine_words(engine, words, sizeof words);
+        snprintf(because, sizeof because, "engine is %s", words);
         return refuse_word(run, origin, err, r->key, r->word, because);
     }
     return STW_STATUS_OK;
@@ -132,34 +133,51 @@ static bool has_effect(const stw_engine_spec *engine, const char *key) {
 static void name_engines(const char *key, char *out, size_t out_size) {
     size_t used = 0;
     out[0] = '\0';
-    for (uint32_t e = 0; e < stw_engine_spec_count() && used < out_size; e++)
-        if (has_effect(stw_engine_spec_at(e), key))
-            used += (size_t)snprintf(
-                out + used, out_size - used, "%s%s%s", used > 0 ? " or " : "", stw_engine_name(e),
-                stw_engine_spec_at(e)->instead != NULL ? ", which is not implemented" : "");
+    for (uint32_t e = 0; e < stw_engine_spec_count(); e++) {
+        const stw_engine_spec *engine = stw_engine_spec_at(e);
+        for (; engine != NULL && used < out_size; engine = engine->stepped) {
+            char words[96];
+            if (!has_effect(engine, key)) continue;
+            stw_engine_words(engine, words, sizeof words);
+            used += (size_t)snprintf(out + used, out_size - used, "%s%s%s", used > 0 ? " or " : "",
+                                     words,
+                                     engine->instead != NULL ? ", which is not implemented" : "");
+            break; /* it has one with Stowage's optimizer, too, or says why not */
+        }
+    }
+}
+
+/* Refuse the first key of a list that an engine does not have and that is set. */
+static stw_status check_keys_of(const stw_run_spec *run, const stw_run_spec *defaults,
+                                const char *const *key, const char *origin, stw_error *err) {
+    const stw_engine_spec *engine = stw_run_spec_engine(run);
+    for (; key != NULL && *key != NULL; key++) {
+        const stw_spec_row *row = NULL;
+        char expected[320], engines[160], words[96];
+        if (has_effect(engine, *key)) continue;
+        stw_status status =
+            stw_spec_first_changed(stw_run_spec_table(), *key, run, defaults, &row, err);
+        if (status != STW_STATUS_OK) return status;
+        name_engines(*key, engines, sizeof engines);
+        stw_engine_words(engine, words, sizeof words);
+        snprintf(expected, sizeof expected,
+                 "its default, because engine is %s (it has an effect with engine %s)", words,
+                 engines);
+        if (row != NULL) return stw_run_spec_refuse_value(run, origin, err, row->key, expected);
+    }
+    return STW_STATUS_OK;
 }
 
 /* Keys that have an effect with other engines only. */
 static stw_status check_engine_keys(const stw_run_spec *run, const stw_run_spec *defaults,
                                     const char *origin, stw_error *err) {
-    const stw_engine_spec *engine = stw_run_spec_engine(run);
-    for (uint32_t e = 0; e < stw_engine_spec_count(); e++) {
-        const char *const *key = stw_engine_spec_at(e)->keys;
-        for (; key != NULL && *key != NULL; key++) {
-            const stw_spec_row *row = NULL;
-            char expected[192], engines[96];
-            if (has_effect(engine, *key)) continue;
-            stw_status status =
-                stw_spec_first_changed(stw_run_spec_table(), *key, run, defaults, &row, err);
-            if (status != STW_STATUS_OK) return status;
-            name_engines(*key, engines, sizeof engines);
-            snprintf(expected, sizeof expected,
-                     "its default, because engine is %s (it has an effect with engine %s)",
-                     engine->name, engines);
-            if (row != NULL) return stw_run_spec_refuse_value(run, origin, err, row->key, expected);
-        }
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t e = 0; e < stw_engine_spec_count() && status == STW_STATUS_OK; e++) {
+        const stw_engine_spec *engine = stw_engine_spec_at(e);
+        for (; engine != NULL && status == STW_STATUS_OK; engine = engine->stepped)
+            status = check_keys_of(run, defaults, engine->keys, origin, err);
     }
-    return STW_STATUS_OK;
+    return status;
 }
 
 static stw_status check_checkpoint(const stw_run_spec *run, const char *origin, stw_error *err) {

@@ -45,11 +45,15 @@ static const stw_spec_word auto_number[] = {{"auto", STW_AUTO, NULL}, END};
 static const stw_spec_word same_number[] = {{"same", STW_AUTO, NULL}, END};
 static const stw_spec_word none[] = {{"none", 0, NULL}, END};
 static const stw_spec_word adamw[] = {{"adamw", 0, NULL}, END};
-static const stw_spec_word implementations[] = {
-    {"auto", STW_OPTIMIZER_AUTO, NULL},         {"fused", STW_OPTIMIZER_FUSED, NULL},
-    {"foreach", STW_OPTIMIZER_FOREACH, NULL},   {"loop", STW_OPTIMIZER_LOOP, NULL},
-    {"streamed", STW_OPTIMIZER_STREAMED, NULL}, {"cpu", STW_OPTIMIZER_CPU, NULL},
-    {"direct", STW_OPTIMIZER_DIRECT, NULL},     END};
+static const stw_spec_word implementations[] = {{"auto", STW_OPTIMIZER_AUTO, NULL},
+                                                {"fused", STW_OPTIMIZER_FUSED, NULL},
+                                                {"foreach", STW_OPTIMIZER_FOREACH, NULL},
+                                                {"loop", STW_OPTIMIZER_LOOP, NULL},
+                                                {"streamed", STW_OPTIMIZER_STREAMED, NULL},
+                                                {"cpu", STW_OPTIMIZER_CPU, NULL},
+                                                {"direct", STW_OPTIMIZER_DIRECT, NULL},
+                                                {"stowage", STW_OPTIMIZER_STOWAGE, NULL},
+                                                END};
 static const stw_spec_word cp_kinds[] = {
     {"ring", 0, NULL}, {"ulysses", 1, "parallel.cp_kind: ring"}, END};
 static const stw_spec_word granularities[] = {
@@ -302,7 +306,7 @@ static const stw_spec_row rows_before[] = {
     {WORDS("optimizer.implementation", implementations), AT(optimizer.implementation),
      .also = "fused foreach", .fallback = "auto",
      .note = "auto | fused | foreach: a temporary as large as exp_avg_sq | loop: over tensors | "
-             "streamed | cpu | direct"},
+             "streamed | cpu | direct | stowage: stowage.torch.AdamW"},
     {COUNT("optimizer.cpu_threads"), AT(optimizer.cpu_threads), .words = auto_count,
      .also = "omp_num_threads", .fallback = "auto",
      .note = "of a rank, where a framework updates on the CPU; auto: 1 (OMP_NUM_THREADS of "
@@ -314,7 +318,7 @@ static const stw_spec_row rows_before[] = {
      BOUNDS(1e-30, 1e30), .zero = true},
     {RATIO("optimizer.lr"), AT(optimizer.lr), .also = "learning_rate", .fallback = "1e-3",
      .note = "torch.optim.AdamW's default, like the next three", BOUNDS(0, STW_MOST_LR),
-     .needs = NEEDS(STEP)},
+     .needs = NEEDS(OWN)},
     {.key = "optimizer.betas",
      .kind = STW_SPEC_PAIR,
      .unit = STW_UNIT_RATIO,
@@ -322,11 +326,11 @@ static const stw_spec_row rows_before[] = {
      .also = "beta1 beta2 adam_beta1 adam_beta2",
      .fallback = "[0.9, 0.999]",
      BOUNDS(0, 1),
-     .needs = NEEDS(STEP)},
+     .needs = NEEDS(OWN)},
     {RATIO("optimizer.eps"), AT(optimizer.eps), .also = "adam_eps adam_epsilon", .fallback = "1e-8",
-     BOUNDS(0, 1), .needs = NEEDS(STEP)},
+     BOUNDS(0, 1), .needs = NEEDS(OWN)},
     {RATIO("optimizer.weight_decay"), AT(optimizer.weight_decay), .fallback = "1e-2",
-     BOUNDS(0, 1000), .needs = NEEDS(STEP)},
+     BOUNDS(0, 1000), .needs = NEEDS(OWN)},
     {.key = "optimizer.groups",
      .kind = STW_SPEC_ITEMS,
      AT(optimizer.groups),
@@ -463,7 +467,7 @@ static const stw_spec_row rows_after[] = {
      .needs = NEEDS(FOREIGN)},
     {STRING("load.weights"), AT(load.weights), .words = none,
      .also = "weights checkpoint_path model_path", .fallback = "none", .note = "none, or a path",
-     .needs = NEEDS(STEP)},
+     .needs = NEEDS(OWN)},
     {BOOL("load.page_cached"), AT(load.page_cached), .fallback = "false",
      .note = "weights files are in the page cache, or in /dev/shm: no disk is read"},
     {.key = "checkpoint.contents",

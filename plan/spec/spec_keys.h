@@ -45,7 +45,9 @@ typedef struct stw_spec_word {
 /* X(name, why a key has no effect, what would give it one or NULL). Conditions of effect; a key
  * with an effect under every engine, model and cluster needs none. plan/job/effect.c tests them. */
 #define STW_NEED_TABLE(X)                                                                          \
-    X(STEP, "the engine's framework executes load and optimizer step", "engine: stowage")          \
+    X(OWN, "the job is a framework's, whose program loads weights, sets rates and has the CPUs",   \
+      "engine: stowage")                                                                           \
+    X(STEP, "the engine's framework executes the optimizer step", "engine: stowage")               \
     X(CLIP, "no gradient norm is computed", "optimizer.clip_norm: 1 and engine: stowage")          \
     X(BF16_GRADS, "gradients are not bf16", "precision.grads: bf16")                               \
     X(FORWARD, "forward and backward of a list of tensors are unknown", "a config.json as model")  \

@@ -202,6 +202,18 @@ static const job_case golden_jobs[] = {
      1,
      {FSDP2, "node.gpus=2", "node.gpu.memory=30 GiB", "batch.grad_accumulation=2"}},
     {"host-only", "Qwen3-0.6B", 2, 2, {"nodes=1", "node.gpus=0"}},
+    {"fsdp2-stowage",
+     "Qwen3-8B",
+     3,
+     3,
+     {FSDP2, "optimizer.implementation=stowage", MASTER, "precision.grads=bf16", "node.gpus=4",
+      "batch.grad_accumulation=2", RING}},
+    {"fsdp2-stowage-lora",
+     "Qwen2.5-7B",
+     3,
+     2,
+     {FSDP2, "optimizer.implementation=stowage", "precision.params=bf16", "node.gpus=2",
+      "trainable.lora={rank: 16, targets: [q_proj, k_proj]}", "checkpoint.every=10", RING}},
 };
 
 /* A config of the zoo with another number of layers, through a file of its own. */

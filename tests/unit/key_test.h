@@ -137,6 +137,9 @@ static const key_case fsdp2_cases[] = {
      {"engine=fsdp2", "checkpoint.every=10", "checkpoint.contents=[model]",
       "node.gpu.memory=2 GiB"}},
     {"parked", {"engine=fsdp2", "park.params=host", "park.moments=host", "node.gpu.memory=2 GiB"}},
+    {"stowage inside",
+     {"engine=fsdp2", "optimizer.implementation=stowage", "node.gpu.memory=2 GiB",
+      "update.resident=0.4", "update.stream=0.6", "prefetch.depth=2", "prefetch.bucket=1 MiB"}},
     {"roomy",
      {"engine=fsdp2", "node.gpu.memory=2 GiB", "optimizer.implementation=fused",
       "load.method=all_ranks"}},
@@ -489,8 +492,9 @@ static void try_value(const tried_case *t, const stw_spec_row *row, const char *
         CU_ASSERT_TRUE(report_of(plan, &report));
         changed = !same_text(&report, &t->report);
     }
-    if (!changed && t->base->job->engine->spec.executes &&
-        ((row->needs & 1ull << STW_NEED_STEP) != 0 || row->kind == STW_SPEC_ITEMS))
+    if (!changed && t->base->job->engine->spec.own_process &&
+        ((row->needs & (1ull << STW_NEED_OWN | 1ull << STW_NEED_STEP)) != 0 ||
+         row->kind == STW_SPEC_ITEMS))
         changed = changes_bits(t->model, setting);
     if (changed)
         o->changed++;

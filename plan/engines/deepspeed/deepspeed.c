@@ -89,13 +89,11 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
 static const char *const keys[] = {
     "deepspeed.",          "weight_sync.",           "optimizer.clip_norm", "optimizer.groups",
     "trainable.lora.rank", "trainable.lora.targets", "trainable.freeze",    NULL};
-static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
-                                             {"optimizer.implementation", "loop"},
-                                             {"optimizer.implementation", "streamed"},
-                                             {"optimizer.implementation", "direct"},
-                                             {"placement.grads", "nvme"},
-                                             {"placement.activations", "offload"},
-                                             {NULL, NULL}};
+static const stw_engine_refusal refuses[] = {
+    {"recompute.granularity", "selective"},   {"optimizer.implementation", "loop"},
+    {"optimizer.implementation", "streamed"}, {"optimizer.implementation", "direct"},
+    {"optimizer.implementation", "stowage"},  {"placement.grads", "nvme"},
+    {"placement.activations", "offload"},     {NULL, NULL}};
 /* bf16 with ZeRO: runtime/engine.py, get_data_types and communication_data_type. */
 static const stw_engine_default defaults[] = {{"precision.params", "bf16"},
                                               {"precision.grads", "bf16"},

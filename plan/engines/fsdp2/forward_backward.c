@@ -65,7 +65,7 @@ static void move_acts(stw_pass *p, uint32_t block, bool out, uint32_t after) {
  * split_with_sizes_copy and chunk_cat): every byte is read and written. */
 static void add_copies(const stw_pass *p, uint32_t block, bool backward, stw_work *work) {
     const stw_job *job = p->b->job;
-    if (job->group <= 1 || job->engine->spec.executes || stw_job_in_root(job, block)) return;
+    if (job->group <= 1 || job->engine->spec.own_process || stw_job_in_root(job, block)) return;
     double bytes = 2.0 * (double)stw_unshard_bytes(job, block);
     if (backward)
         bytes +=

@@ -7,9 +7,11 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/engines/bucket_places.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/cpu_step.h"
+#include "plan/engines/fsdp2/inside.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/fsdp2/layer.h"
 #include "plan/engines/fsdp2/layouts.h"
@@ -71,23 +73,23 @@ static bool counts_products(const stw_job *job) {
     return true;
 }
 
-static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
-    uint32_t n = 0;
-    if (stw_tp_check(job, err) != STW_STATUS_OK) return 0;
+/* What depends on the job's sizes; false: refused. */
+static bool is_cut_right(const stw_job *job, stw_error *err) {
+    if (stw_tp_check(job, err) != STW_STATUS_OK) return false;
     if (stw_fsdp_settings_of(job->run).reshard_to_node &&
         (job->group <= job->ranks_per_node || job->group % job->ranks_per_node != 0)) {
         (void)stw_fail(err, STW_STATUS_BAD_INPUT, "fsdp.reshard_to_node",
                        "found true, expected shards over several whole nodes of %u GPUs: state is "
                        "sharded over %u ranks",
                        job->ranks_per_node, job->group);
-        return 0;
+        return false;
     }
     if (stw_fsdp_settings_of(job->run).reshard_to_node && job->expert_cut > 1) {
         (void)stw_fail(err, STW_STATUS_BAD_INPUT, "fsdp.reshard_to_node",
                        "found true, expected false: it is not implemented with experts cut by "
                        "parallel.ep %u x etp %u",
                        job->run->parallel.ep, job->run->parallel.etp);
-        return 0;
+        return false;
     }
     if (job->run->recompute.granularity == 2 && stw_fsdp_modules_of(job->run).ops &&
         job->model->facts_known && (job->frozen != NULL || !counts_products(job))) {
@@ -95,8 +97,18 @@ static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
                        "found ops, expected some of mlp, self_attn, layernorm: which products are "
                        "kept is known of layers with seven matrices without a bias that are all "
                        "trained");
-        return 0;
+        return false;
     }
+    return true;
+}
+
+static uint32_t places_inside(const stw_job *job, stw_place *out, stw_error *err) {
+    return is_cut_right(job, err) ? stw_stowage_places(job, out, err) : 0;
+}
+
+static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
+    uint32_t n = 0;
+    if (!is_cut_right(job, err)) return 0;
     for (size_t i = 0; i < sizeof fsdp2_places / sizeof fsdp2_places[0]; i++)
         if (place_allowed(job, &fsdp2_places[i])) out[n++] = fsdp2_places[i];
     if (n == 0)
@@ -375,14 +387,29 @@ static void build_load(stw_builder *b, const stw_place *place) {
     stw_end_movement(b);
 }
 
-static void build_first_step(stw_builder *b, const stw_place *place, const stw_save *save) {
+/* The step of a job whose optimizer is torch's or a wrapper's, or Stowage's. */
+static uint32_t step_of(stw_builder *b, const stw_place *place) {
+    return stw_engine_steps_inside(&b->job->engine->spec) ? stw_fsdp2_step_inside(b)
+                                                          : step_body(b, place);
+}
+
+static void begin_step(stw_builder *b, stw_phase phase, stw_repeat repeat) {
+    const bool inside = stw_engine_steps_inside(&b->job->engine->spec);
     stw_begin_movement(
-        b, (stw_movement){.phase = STW_PHASE_FIRST_OPTIMIZER_STEP, .repeat = STW_REPEAT_FIRST});
+        b,
+        (stw_movement){.phase = phase, .repeat = repeat, .by_stowage = inside, .inside = inside});
+}
+
+static void build_first_step(stw_builder *b, const stw_place *place, const stw_save *save) {
+    begin_step(b, STW_PHASE_FIRST_OPTIMIZER_STEP, STW_REPEAT_FIRST);
     stw_park_before_step(b, true);
     stw_build_shard_grads(b, true);
     if (place->grads == STW_TIER_HOST) round_up(b, STW_COMPONENT_GRADS);
-    make_moments(b, place);
-    const uint32_t updated = step_body(b, place);
+    if (stw_engine_steps_inside(&b->job->engine->spec))
+        stw_fsdp2_open_inside(b);
+    else
+        make_moments(b, place);
+    const uint32_t updated = step_of(b, place);
     stw_build_shard_grads(b, false);
     stw_park_after_step(b, updated);
     stw_build_checkpoint_staging(b, save);
@@ -390,11 +417,10 @@ static void build_first_step(stw_builder *b, const stw_place *place, const stw_s
 }
 
 static void build_later_step(stw_builder *b, const stw_place *place) {
-    stw_begin_movement(
-        b, (stw_movement){.phase = STW_PHASE_OPTIMIZER_STEP, .repeat = STW_REPEAT_LATER});
+    begin_step(b, STW_PHASE_OPTIMIZER_STEP, STW_REPEAT_LATER);
     if (!b->job->model->facts_known) stw_build_shard_grads(b, true);
     stw_park_before_step(b, false);
-    const uint32_t updated = step_body(b, place);
+    const uint32_t updated = step_of(b, place);
     stw_park_after_step(b, updated);
     stw_build_shard_grads(b, false);
     stw_end_movement(b);
@@ -441,6 +467,27 @@ static const char *const keys[] = {"optimizer.clip_norm",
                                    "checkpoint.",
                                    "weight_sync.",
                                    NULL};
+static const char *const keys_inside[] = {"optimizer.clip_norm",
+                                          "update.resident",
+                                          "update.stream",
+                                          "prefetch.bucket",
+                                          "batch.log_prob_micro_batch",
+                                          "recompute.modules",
+                                          "trainable.lora.rank",
+                                          "trainable.lora.targets",
+                                          "trainable.freeze",
+                                          "fsdp.reshard_after_forward",
+                                          "fsdp.reshard_to_node",
+                                          "fsdp.reshard_after_backward",
+                                          "fsdp.wrap_embeddings",
+                                          "fsdp.sync_each_micro_batch",
+                                          "fsdp.loss_parallel",
+                                          "parallel.tp",
+                                          "parallel.sequence_parallel",
+                                          "park.params",
+                                          "checkpoint.",
+                                          "weight_sync.",
+                                          NULL};
 static const stw_engine_refusal refuses[] = {{"checkpoint.format", "torch_dist"},
                                              {"optimizer.implementation", "direct"},
                                              {"placement.params", "nvme"},
@@ -448,6 +495,17 @@ static const stw_engine_refusal refuses[] = {{"checkpoint.format", "torch_dist"}
                                              {"placement.master", "nvme"},
                                              {"placement.moments", "nvme"},
                                              {NULL, NULL}};
+static const stw_engine_refusal refuses_inside[] = {
+    {"checkpoint.format", "torch_dist"}, {"placement.params", "host"},
+    {"placement.params", "nvme"},        {"placement.grads", "host"},
+    {"placement.grads", "nvme"},         {"placement.master", "nvme"},
+    {"placement.moments", "nvme"},       {NULL, NULL}};
+static const stw_engine_fix fixes_inside[] = {
+    {"fsdp.reshard_after_forward", "true", "frees gathered params after forward", NULL},
+    {"load.method", "sharded_read", "no rank holds the whole model", NULL},
+    {"placement.activations", "offload",
+     "activations wait on the host (verl: enable_activation_offload)", NULL},
+    {NULL, NULL, NULL, NULL}};
 static const stw_engine_fix fixes[] = {
     {"fsdp.reshard_after_forward", "true", "frees gathered params after forward", NULL},
     {"fsdp.offload_policy", "true", "keeps params, grads and moments on the host", NULL},
@@ -491,44 +549,58 @@ static stw_load usual_load(const stw_run_spec *run) {
     return STW_LOAD_RANK0_BROADCAST;
 }
 
+/* Of this engine with any optimizer.
+ * The load: transformers' from_pretrained; verl/workers/fsdp_workers.py at 03b0081
+ * (get_init_weight_context_manager); AReaL pull request 1182 (memory_efficient_load) */
+#define TRAINS_WITH_FSDP2                                                                          \
+    .save_metadata = stw_fsdp2_save_metadata, .usual_load = usual_load, .load_note = load_note,    \
+    .margins = margins, .turns = turns, .layouts = &stw_fsdp2_layouts, .one_cut = true,            \
+    .part = stw_tp_part, .representative = stw_chunks_representative, .parts = stw_chunks_parts,   \
+    .cut = stw_chunks_cut, .counts = stw_chunks_count, .build = build
+
+static const char load_note[] =
+    "verl and AReaL's memory_efficient_load do so. Scripts that load the model on every "
+    "rank need more: plan them with --set load.method=all_ranks, or all_ranks_gpu "
+    "where they make it on the GPU, as AReaL does by default.";
+
+/* State of any kind of quantum lies with the parameters of the blocks that it is of: ascending, so
+ * that a bucket is of few blocks, whose forward waits for it. */
+static const stw_engine fsdp2_inside = {
+    .spec = {.name = "fsdp2",
+             .with = "optimizer.implementation: stowage",
+             .section = &stw_fsdp_section,
+             .check = stw_fsdp2_check_inside,
+             .keys = keys_inside,
+             .refuses = refuses_inside,
+             .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM,
+             .own_step = true},
+    TRAINS_WITH_FSDP2,
+    .fixes = fixes_inside,
+    .places = places_inside,
+};
+
 const stw_engine stw_engine_fsdp2 = {
     .spec = {.name = "fsdp2",
              .section = &stw_fsdp_section,
              .check = stw_fsdp2_check,
              .keys = keys,
              .refuses = refuses,
-             .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU},
-    /* transformers' from_pretrained; verl/workers/fsdp_workers.py at 03b0081
-     * (get_init_weight_context_manager); AReaL pull request 1182 (memory_efficient_load) */
-    .save_metadata = stw_fsdp2_save_metadata,
+             .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU,
+             .stepped = &fsdp2_inside.spec},
+    TRAINS_WITH_FSDP2,
     .known_failure = stw_fsdp2_known_failure,
-    .usual_load = usual_load,
-    .load_note =
-        "verl and AReaL's memory_efficient_load do so. Scripts that load the model on every "
-        "rank need more: plan them with --set load.method=all_ranks, or all_ranks_gpu "
-        "where they make it on the GPU, as AReaL does by default.",
     /* torch's own default is foreach on GPUs */
     .assumed_optimizer = "AdamW(fused=True). With AdamW(foreach=True), set it to foreach: the step "
                          "needs a temporary as large as exp_avg_sq. On the CPU it is taken as "
                          "torch's default, a loop over tensors",
     .streamed_note = "It needs a streamed optimizer step (optimizer.implementation: streamed), "
                      "which torch's AdamW does not have; AReaL does.",
-    .margins = margins,
     .cpu_step = stw_fsdp2_cpu_step,
     .cpu_advice = stw_fsdp2_cpu_advice,
     .cpu_rate = stw_fsdp2_cpu_rate,
     .fixes = fixes,
-    .turns = turns,
-    .layouts = &stw_fsdp2_layouts,
     .places = places,
-    .one_cut = true,
-    .part = stw_tp_part,
-    .representative = stw_chunks_representative,
-    .parts = stw_chunks_parts,
-    .cut = stw_chunks_cut,
-    .counts = stw_chunks_count,
     .whole = true,
     .prefetch_by_group = true,
     .depths = fsdp2_depths,
-    .build = build,
 };

@@ -65,7 +65,7 @@ bool stw_pass_is_released(const stw_pass *p, uint32_t block) {
 /* torch's group of one gathers nothing ahead: it copies its shard when the block is due
  * (_fsdp_param_group.py, wait_for_unshard). */
 static bool copies_late(const stw_pass *p) {
-    return p->b->job->group == 1 && !p->b->job->engine->spec.executes;
+    return p->b->job->group == 1 && !p->b->job->engine->spec.own_process;
 }
 
 /* One all-gather of the unit, and one of experts that are cut by ep x etp, over the ranks with the

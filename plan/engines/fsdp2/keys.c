@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/engines/bucket_places.h"
 #include "plan/spec/spec_rows.h"
 
 #define AT(member) IN(stw_fsdp_settings, member)
@@ -77,7 +78,7 @@ static stw_status check(const stw_run_spec *run, const char *origin, stw_error *
                 origin, err, states[i].park_key, "host",
                 "none, because fsdp.offload_policy keeps this state on the host");
     }
-    if (!stw_run_spec_engine(run)->executes &&
+    if (!stw_run_spec_engine(run)->own_process &&
         run->optimizer.implementation == STW_OPTIMIZER_STREAMED)
         return stw_run_spec_refuse(
             origin, err, "optimizer.implementation", "streamed",
@@ -228,6 +229,59 @@ stw_status stw_fsdp2_check(const stw_run_spec *run, const char *origin, stw_erro
     STW_TRY(check_precision(run, origin, err));
     STW_TRY(check_recompute(run, origin, err));
     status = check_tp(run, origin, err);
+out:
+    return status;
+}
+
+/* ---- Stowage's optimizer inside ---- */
+
+/* The gradients are torch's, of the dtype of what is trained. The optimizer has moments in fp32,
+ * and a master copy of parameters in bf16 (python/stowage/torch/local_plan.py). */
+static stw_status check_precision_inside(const stw_run_spec *run, const char *origin,
+                                         stw_error *err) {
+    const bool wide = run->trainable.lora_rank > 0 && run->precision.grads == STW_DTYPE_F32;
+    const stw_dtype dtype = wide ? STW_DTYPE_F32 : run->precision.params;
+    const bool master = dtype != STW_DTYPE_F32;
+    const char *why = "because optimizer.implementation is stowage";
+    const struct {
+        const char *key, *expected;
+        bool wrong;
+    } keys[] = {
+        {"precision.params", "fp32 or bf16", dtype == STW_DTYPE_F16},
+        {"precision.grads", word_of(dtype), run->precision.grads != dtype},
+        {"precision.exp_avg", "fp32", run->precision.exp_avg != STW_DTYPE_F32},
+        {"precision.exp_avg_sq", "fp32", run->precision.exp_avg_sq != STW_DTYPE_F32},
+        {"precision.master", master ? "fp32" : "none", run->precision.has_master != master}};
+    char expected[192];
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        if (!keys[i].wrong) continue;
+        snprintf(expected, sizeof expected, "%s, %s%s%s", keys[i].expected, why,
+                 i == 1 || i == 4 ? " and what is trained is " : "",
+                 i == 1 || i == 4 ? word_of(dtype) : "");
+        return stw_run_spec_refuse_value(run, origin, err, keys[i].key, expected);
+    }
+    return STW_STATUS_OK;
+}
+
+static stw_status check_roles_inside(const stw_run_spec *run, const char *origin, stw_error *err) {
+    char key[32];
+    for (uint32_t i = 0; i < run->n_roles; i++) {
+        if (run->roles[i].kind != STW_ROLE_CRITIC) continue;
+        snprintf(key, sizeof key, "roles.%u.kind", (unsigned)i);
+        return stw_run_spec_refuse(origin, err, key, "critic",
+                                   "another kind, because optimizer.implementation is stowage: one "
+                                   "that trains beside the trainer is not implemented with it");
+    }
+    return STW_STATUS_OK;
+}
+
+stw_status stw_fsdp2_check_inside(const stw_run_spec *run, const char *origin, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(check_precision_inside(run, origin, err));
+    STW_TRY(check_recompute(run, origin, err));
+    STW_TRY(check_tp(run, origin, err));
+    STW_TRY(check_roles_inside(run, origin, err));
+    status = stw_stowage_check_shares(run, origin, err);
 out:
     return status;
 }

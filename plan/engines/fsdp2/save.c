@@ -27,6 +27,24 @@
 
 #define SHARD_BYTES 50000000000ull
 
+/* State of Stowage's optimizer, of which a state dict has copies in pageable memory
+ * (python/stowage/torch): it lies in an arena, by buckets. */
+static void add_inside(const stw_builder *b, stw_component component, stw_save *save) {
+    const uint64_t element = stw_job_element_bytes(b->job, component);
+    const uint64_t replicas = stw_max_u64(stw_job_replicas(b->job), 1);
+    uint64_t bytes[STW_N_TIERS] = {0};
+    for (uint32_t i = 0; i < b->decisions->n_state; i++) {
+        const stw_tier tier = stw_place_tier(&b->decisions->state[i].place, component);
+        uint64_t first, params;
+        stw_decision_range(b->job, b->decisions, b->layout->kind, i, &first, &params);
+        bytes[tier] = stw_plus(bytes[tier], stw_times(params, element));
+    }
+    for (int t = 0; t < STW_N_TIERS; t++) {
+        stw_save_add(save, component, (stw_tier)t, bytes[t] / replicas);
+        save->copied_bytes = stw_plus(save->copied_bytes, bytes[t]);
+    }
+}
+
 stw_save stw_fsdp2_save(const stw_builder *b, const stw_place *place) {
     static const stw_component state[] = {STW_COMPONENT_PARAMS, STW_COMPONENT_MASTER,
                                           STW_COMPONENT_EXP_AVG, STW_COMPONENT_EXP_AVG_SQ};
@@ -41,6 +59,10 @@ stw_save stw_fsdp2_save(const stw_builder *b, const stw_place *place) {
     for (int i = 0; i < 4; i++) {
         const bool params = state[i] == STW_COMPONENT_PARAMS;
         if (params ? !run->checkpoint.model : !run->checkpoint.optimizer) continue;
+        if (!params && stw_engine_steps_inside(&job->engine->spec)) {
+            add_inside(b, state[i], &save);
+            continue;
+        }
         const uint64_t bytes = stw_times(spaces[stw_component_space(state[i])].n,
                                          stw_job_element_bytes(job, state[i]));
         const bool parked = !params && run->park.moments;
@@ -58,7 +80,7 @@ stw_save stw_fsdp2_save(const stw_builder *b, const stw_place *place) {
             stw_times(job->files.n, stw_job_element_bytes(job, STW_COMPONENT_PARAMS));
         save.files = (uint32_t)stw_div_up_u64(save.file_bytes, SHARD_BYTES);
     } else if (run->checkpoint.async) {
-        save.staged_bytes = all;
+        save.staged_bytes = stw_plus(all, save.copied_bytes);
     } else {
         save.staged_bytes = locked;
     }

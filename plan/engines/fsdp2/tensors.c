@@ -190,7 +190,7 @@ static bool has_experts(const stw_model *model) {
  * losses and soft-capped logits, nor gradients that add up in the dtype of computation. */
 bool stw_torch_is_known(const stw_builder *b) {
     const stw_run_spec *run = b->job->run;
-    return stw_tensors_wanted(b) && !b->job->engine->spec.executes && b->job->group > 1 &&
+    return stw_tensors_wanted(b) && !b->job->engine->spec.own_process && b->job->group > 1 &&
            stw_job_tp(b->job) == 1 && b->job->model->facts_known &&
            run->recompute.granularity != 2 && !stw_fsdp_settings_of(run).reshard_to_node &&
            (run->batch.grad_accumulation == 1 ||

@@ -101,6 +101,7 @@ static const char *const keys[] = {"megatron.",
                                    "weight_sync.",
                                    NULL};
 static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "streamed"},
+                                             {"optimizer.implementation", "stowage"},
                                              {"checkpoint.format", "hf"},
                                              {"checkpoint.format", "dcp"},
                                              {"optimizer.implementation", "loop"},

@@ -121,6 +121,7 @@ static stw_status find_engine(const stw_job *job, uint32_t number, figures *f, s
     }
     for (uint32_t e = 0; e < stw_engine_spec_count(); e++)
         if (strcmp(stw_engine_name(e), name) == 0) f->run.engine = e;
+    if (trainer->with != NULL) f->run.optimizer.implementation = STW_OPTIMIZER_AUTO;
     f->engine = (const stw_engine *)stw_engine_spec_at(f->run.engine); /* the first member */
     return STW_STATUS_OK;
 }

@@ -192,20 +192,21 @@ static void clip(stw_step *s) {
     s->norm = stw_append(s->b, sum);
 }
 
-static void rings(stw_step *s, bool alloc) {
+void stw_build_rings(stw_builder *b, bool alloc) {
     for (int r = 0; r < STW_N_RINGS; r++) {
-        const stw_ring *ring = &s->b->layout->rings[r];
+        const stw_ring *ring = &b->layout->rings[r];
         stw_tier tier = r == STW_RING_GPU ? STW_TIER_GPU : STW_TIER_HOST;
         uint64_t bytes = stw_times(ring->slots, ring->slot_bytes);
         if (ring->slots == 0) continue;
         if (alloc)
-            stw_alloc_at(s->b, STW_COMPONENT_STAGE, tier, ring->offset_bytes, bytes);
+            stw_alloc_at(b, STW_COMPONENT_STAGE, tier, ring->offset_bytes, bytes);
         else
-            stw_free_at(s->b, STW_COMPONENT_STAGE, tier, ring->offset_bytes, bytes);
+            stw_free_at(b, STW_COMPONENT_STAGE, tier, ring->offset_bytes, bytes);
     }
 }
 
-bool stw_step_begin(stw_step *s, stw_builder *b, stw_phase phase, stw_repeat repeat) {
+/* All slots are free. */
+static bool init(stw_step *s, stw_builder *b) {
     *s = (stw_step){.b = b, .norm = STW_OP_NONE, .updated = STW_OP_NONE};
     for (int r = 0; r < STW_N_RINGS; r++) {
         uint32_t n = b->layout->rings[r].slots > 0 ? b->layout->rings[r].slots : 1;
@@ -216,13 +217,24 @@ bool stw_step_begin(stw_step *s, stw_builder *b, stw_phase phase, stw_repeat rep
         }
         for (uint32_t i = 0; i < n; i++) s->free_by[r][i] = STW_OP_NONE;
     }
+    return true;
+}
+
+bool stw_step_begin_inside(stw_step *s, stw_builder *b) {
+    if (!init(s, b)) return false;
+    if (b->job->run->optimizer.clip_norm > 0.0) clip(s);
+    return b->status == STW_STATUS_OK;
+}
+
+bool stw_step_begin(stw_step *s, stw_builder *b, stw_phase phase, stw_repeat repeat) {
+    if (!init(s, b)) return false;
     stw_begin_movement(b, (stw_movement){.phase = phase,
                                          .by_stowage = true,
                                          .executable = true,
                                          .repeat = repeat,
                                          .threading = STW_THREADING_SHARED,
                                          .barrier = true});
-    rings(s, true);
+    stw_build_rings(b, true);
     if (b->job->run->optimizer.clip_norm > 0.0) clip(s);
     return b->status == STW_STATUS_OK;
 }
@@ -247,7 +259,7 @@ void stw_step_buckets(stw_step *s) {
 }
 
 void stw_step_end(stw_step *s) {
-    rings(s, false);
+    stw_build_rings(s->b, false);
     stw_build_commit(s->b);
     stw_end_movement(s->b);
 }

@@ -4,11 +4,11 @@
  * resident ones in place, reaches into page-locked memory from the GPU where that is asked for, and
  * lets the CPU update its share, all at once. */
 #include "core/checked.h"
+#include "plan/engines/bucket_places.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/layouts.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/partition.h"
-#include "plan/engines/stowage/places.h"
 #include "plan/engines/weight_sync.h"
 
 /* What CUDA keeps on the GPU for the host arena, and further copies of state on NVMe. */
@@ -60,16 +60,22 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     return stw_builder_finish(&b);
 }
 
-static const char *const keys[] = {
-    "fsdp.reshard_after_forward", "fsdp.wrap_embeddings",  "update.",         "optimizer.groups",
-    "optimizer.clip_norm",        "placement.nvme_copies", "prefetch.bucket", NULL};
-static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
-                                             {"optimizer.implementation", "foreach"},
-                                             {"optimizer.implementation", "loop"},
-                                             {"placement.params", "nvme"},
-                                             {"placement.grads", "nvme"},
-                                             {"load.method", "all_ranks_gpu"},
-                                             {NULL, NULL}};
+static const char *const keys[] = {"fsdp.reshard_after_forward",
+                                   "fsdp.wrap_embeddings",
+                                   "update.resident",
+                                   "update.stream",
+                                   "update.direct",
+                                   "update.cpu",
+                                   "optimizer.groups",
+                                   "optimizer.clip_norm",
+                                   "placement.nvme_copies",
+                                   "prefetch.bucket",
+                                   NULL};
+static const stw_engine_refusal refuses[] = {
+    {"recompute.granularity", "selective"}, {"optimizer.implementation", "foreach"},
+    {"optimizer.implementation", "loop"},   {"optimizer.implementation", "stowage"},
+    {"placement.params", "nvme"},           {"placement.grads", "nvme"},
+    {"load.method", "all_ranks_gpu"},       {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
     {"fsdp.reshard_after_forward", "true", "frees gathered params after forward", NULL},
     {NULL, NULL, NULL, NULL}};
@@ -80,7 +86,8 @@ const stw_engine stw_engine_stowage = {
              .refuses = refuses,
              .trains_as = "fsdp2",
              .updates = (1u << STW_N_UPDATES) - 1,
-             .executes = true,
+             .own_process = true,
+             .own_step = true,
              .check = stw_stowage_check_shares},
     .fixes = fixes,
     .layouts = &stw_layouts_of_chunks,

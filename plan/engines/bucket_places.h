@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The placements of the stowage engine: which ones it can execute, and what the keys placement.*,
- * optimizer.implementation and update.* leave of them. Pure functions; any thread. */
-#ifndef STW_PLAN_STOWAGE_PLACES_H
-#define STW_PLAN_STOWAGE_PLACES_H
+/* The placements of steps of buckets: which ones Stowage can execute, and what the keys
+ * placement.*, optimizer.implementation and update.* leave of them. Pure functions; any thread. */
+#ifndef STW_PLAN_BUCKET_PLACES_H
+#define STW_PLAN_BUCKET_PLACES_H
 
 #include "plan/program/decisions.h"
 #include "plan/spec/registry.h"
 
-/** Admissible placements in canonical order.
+/** Admissible placements in canonical order; inside a framework's process those with parameters and
+ * gradients on the GPU, which updates there.
  * @param places out, room for STW_MAX_PLACES
  * @return how many; 0 if there is none for some quanta (err says why) */
 uint32_t stw_stowage_places(const stw_job *job, stw_place *places, stw_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/engines/stowage/places.h"
+#include "plan/engines/bucket_places.h"
 
 #include <stdio.h>
 
@@ -21,7 +21,8 @@ static const stw_place all_places[] = {
     {STW_TIER_GPU, STW_TIER_HOST, STW_TIER_NVME, STW_UPDATE_STREAM},
     {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_NVME, STW_UPDATE_STREAM},
 };
-enum { N_PLACES = sizeof all_places / sizeof all_places[0] };
+/* The first two leave parameters and gradients where a framework has them. */
+enum { N_PLACES = sizeof all_places / sizeof all_places[0], N_PLACES_INSIDE = 2 };
 
 /* The updates that optimizer.implementation admits. */
 static bool implementation_admits(stw_optimizer_implementation how, stw_update update) {
@@ -85,8 +86,10 @@ static bool shares_have_places(const stw_job *job, const stw_place *places, uint
 }
 
 uint32_t stw_stowage_places(const stw_job *job, stw_place *places, stw_error *err) {
+    const bool inside = stw_engine_steps_inside(&job->engine->spec);
+    const size_t all = inside ? N_PLACES_INSIDE : N_PLACES;
     uint32_t n = 0;
-    for (size_t i = 0; i < N_PLACES; i++)
+    for (size_t i = 0; i < all; i++)
         if (is_admissible(job, &all_places[i])) places[n++] = all_places[i];
     if (n > 0) return shares_have_places(job, places, n, err) ? n : 0;
     const uint32_t moments = job->run->placement.moments, master = job->run->placement.master;
@@ -111,7 +114,8 @@ static const char *const share_keys[STW_N_UPDATES] = {[STW_UPDATE_RESIDENT] = "u
 static const char *const implementation_words[] = {
     [STW_OPTIMIZER_AUTO] = "auto",       [STW_OPTIMIZER_FUSED] = "fused",
     [STW_OPTIMIZER_FOREACH] = "foreach", [STW_OPTIMIZER_STREAMED] = "streamed",
-    [STW_OPTIMIZER_CPU] = "cpu",         [STW_OPTIMIZER_DIRECT] = "direct"};
+    [STW_OPTIMIZER_CPU] = "cpu",         [STW_OPTIMIZER_DIRECT] = "direct",
+    [STW_OPTIMIZER_STOWAGE] = "stowage"};
 
 /* Refuse a share because of a tier or an implementation. */
 static stw_status refuse_share(const stw_run_spec *run, const char *origin, stw_error *err,

@@ -1,0 +1,39 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Stowage's optimizer in a job of FSDP2: planned, simulated, reported, compared with a recording, and refused by `run`.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+tiny_model
+tiny_cluster 2
+set -- --model tiny --cluster tiny.yaml --set engine=fsdp2 --set optimizer.implementation=stowage --set batch.seq_len=512 --set precision.params=bf16 \
+    --set precision.grads=bf16 --set precision.master=fp32 --set update.resident=0.5 --set prefetch.bucket=1MiB --set prefetch.depth=2
+
+"$STOWAGE" plan "$@" -v -o plan.json >plan.txt 2>/dev/null || fail "plan: exit code $?"
+grep -q "GPU ring for streamed state: 2 x 1.00 MiB" plan.txt || fail "no ring: $(grep -i ring plan.txt)"
+grep -q "resident" plan.txt && grep -q "stream" plan.txt || fail "no shares"
+"$STOWAGE" simulate plan.json -v >simulate.txt || fail "simulate: exit code $?"
+grep -Eq '^ *optimizer_step +stowage ' simulate.txt || fail "the step is not by stowage: $(grep optimizer_step simulate.txt)"
+grep -Eq '^ *forward_backward +fsdp2 ' simulate.txt || fail "forward and backward are not by fsdp2"
+
+code=0
+"$STOWAGE" run plan.json --backend host --steps 1 >/dev/null 2>run.err || code=$?
+[ $code = 7 ] || fail "run: exit code $code"
+grep -q "works inside a job of fsdp2 (stowage.torch.AdamW(plan=...))" run.err || fail "run: $(cat run.err)"
+
+# a recording of the job: its rows are compared as any framework's are
+peak=$(sed -n '/^    "gpu_bytes"/,/}/s/^ *"forward_backward": *\([0-9]*\).*/\1/p' plan.json | head -n 1)
+{
+    echo time,rank,phase,metric,bytes
+    echo "1,0,forward_backward,allocated,$((peak - 6000000))" # without page tables and what collectives take
+} >job.csv
+code=0
+"$STOWAGE" validate plan.json job.csv >validate.txt 2>&1 || code=$?
+[ $code = 0 ] || fail "validate: exit code $code, $(cat validate.txt)"
+grep -q allocated validate.txt || fail "validate compares nothing: $(cat validate.txt)"
+
+# torch's optimizer finds no room where this one does
+small="--model Qwen3-8B --cluster h200-x1 --set engine=fsdp2 --set precision.params=bf16 --set precision.grads=bf16 --set node.gpu.memory=60GiB --set node.host.memory=256GiB --set node.host.limit=256GiB"
+code=0
+"$STOWAGE" plan $small --set precision.exp_avg=bf16 --set precision.exp_avg_sq=bf16 --set optimizer.implementation=fused -o torch.json >/dev/null || code=$?
+[ $code = 4 ] || fail "torch's AdamW: exit code $code"
+"$STOWAGE" plan $small --set precision.master=fp32 --set optimizer.implementation=stowage -o inside.json >/dev/null || fail "stowage.torch.AdamW: exit code $?"
+echo "inside: ok"

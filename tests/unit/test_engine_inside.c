@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stowage's optimizer in a job of FSDP2: bytes of parameters, gradients and activations are
+ * torch's, those of master and moments Stowage's; rows hold the walk; what its keys refuse. */
+#include "plan/files/plan_file.h"
+#include "planner/planner.h"
+#include "tests/unit/planner_case.h"
+#include "tests/unit/testing.h"
+
+#define BF16 "precision.params=bf16", "precision.grads=bf16"
+#define FSDP2 "engine=fsdp2", BF16
+#define INSIDE FSDP2, "optimizer.implementation=stowage", "precision.master=fp32"
+/* As much state beside torch's optimizer, so that nothing else differs. */
+#define LAYERS "recompute.granularity=full", "batch.seq_len=4096", "load.method=sharded_read"
+
+static stw_plan *planned(const char *model, const char *const *settings) {
+    stw_plan *plan = case_zoo(model, settings);
+    const stw_planner_options options = {.simulate = stw_sim_seconds, .no_fixes = true};
+    CHECK_OK(stw_planner_solve(plan, &options, err));
+    CHECK_OK(stw_sim_plan(plan, NULL, err));
+    return plan;
+}
+#define PLAN(model, ...) planned(model, (const char *const[]){__VA_ARGS__, NULL})
+
+static const stw_peak *peak_of(const stw_plan *plan, stw_phase phase, stw_tier tier) {
+    return &plan->peaks[plan->job->largest].phase[phase][tier];
+}
+
+static uint64_t state_of(const stw_peak *peak) {
+    return peak->components[STW_COMPONENT_MASTER] + peak->components[STW_COMPONENT_EXP_AVG] +
+           peak->components[STW_COMPONENT_EXP_AVG_SQ];
+}
+
+/* All state resident: but for master and moments, which differ in dtype, both plans have the same
+ * bytes on the GPU in every phase. */
+static void all_else_is_torchs(void) {
+    stw_plan *torch = PLAN("Qwen3-4B", FSDP2, "precision.exp_avg=bf16", "precision.exp_avg_sq=bf16",
+                           "optimizer.implementation=fused", LAYERS);
+    stw_plan *inside = PLAN("Qwen3-4B", INSIDE, "update.resident=1", LAYERS);
+    const stw_phase phases[] = {STW_PHASE_FORWARD_BACKWARD, STW_PHASE_OPTIMIZER_STEP};
+    const uint64_t params = stw_job_placed_params(inside->job, inside->job->largest);
+    for (size_t i = 0; i < 2; i++) {
+        const stw_peak *a = peak_of(torch, phases[i], STW_TIER_GPU);
+        const stw_peak *b = peak_of(inside, phases[i], STW_TIER_GPU);
+        CU_ASSERT_EQUAL(state_of(a), 4 * params);
+        CU_ASSERT_EQUAL(state_of(b), 12 * params);
+        CU_ASSERT_EQUAL(a->total - state_of(a), b->total - state_of(b));
+        for (int c = 0; c < STW_N_COMPONENTS; c++)
+            if (c != STW_COMPONENT_MASTER && c != STW_COMPONENT_EXP_AVG &&
+                c != STW_COMPONENT_EXP_AVG_SQ)
+                CU_ASSERT_EQUAL(a->components[c], b->components[c]);
+    }
+    stw_plan_free(torch);
+    stw_plan_free(inside);
+}
+
+/* Half of the state on the host: page-locked to the byte, in one arena, with its page tables and a
+ * ring that stays on the GPU. */
+static void state_is_stowages(void) {
+    stw_plan *plan = PLAN("Qwen3-4B", INSIDE, "update.resident=0.5", "prefetch.bucket=16MiB",
+                          "prefetch.depth=3", LAYERS);
+    const stw_layout *layout = plan->layouts[plan->job->largest];
+    const uint64_t params = stw_job_placed_params(plan->job, plan->job->largest);
+    CU_ASSERT_EQUAL(plan->verdict, STW_VERDICT_FITS);
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        if (!plan->peaks[0].has[p] || p == STW_PHASE_LOAD) continue;
+        const stw_peak *gpu = peak_of(plan, (stw_phase)p, STW_TIER_GPU);
+        const stw_peak *host = peak_of(plan, (stw_phase)p, STW_TIER_HOST);
+        CU_ASSERT_EQUAL(state_of(gpu) + state_of(host), 12 * params);
+        CU_ASSERT_EQUAL(state_of(host), host->page_locked);
+        CU_ASSERT_EQUAL(host->components[STW_COMPONENT_PAGE_LOCK_ROUNDING], 0);
+        CU_ASSERT(gpu->components[STW_COMPONENT_STAGE] >= 48ull << 20);
+        CU_ASSERT_EQUAL(gpu->components[STW_COMPONENT_CONTEXT],
+                        plan->cluster.gpu.context_bytes + stw_page_table_bytes(plan->job, layout));
+    }
+    CU_ASSERT(stw_page_table_bytes(plan->job, layout) >= 6 * params / STW_PAGE_TABLE_SHARE);
+    CU_ASSERT_EQUAL(layout->rings[STW_RING_GPU].slots, 3);
+    stw_plan_free(plan);
+}
+
+/* The step is Stowage's, everything else the framework's, and no run of stowage-run has it. */
+static void movements_are_of_both(void) {
+    stw_plan *plan = PLAN("Qwen3-0.6B", INSIDE);
+    const stw_program *program = plan->programs[0];
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        const bool steps = movement->phase == STW_PHASE_OPTIMIZER_STEP ||
+                           movement->phase == STW_PHASE_FIRST_OPTIMIZER_STEP;
+        CU_ASSERT_STRING_EQUAL(stw_plan_movement_by(plan, movement), steps ? "stowage" : "fsdp2");
+        CU_ASSERT_FALSE(movement->executable);
+    }
+    stw_plan_free(plan);
+}
+
+/* torch's AdamW finds no room for moments in 16 bits where this one has them, and master weights,
+ * in 32 bits on the host. */
+static void fits_where_torch_does_not(void) {
+#define SMALL                                                                                      \
+    "node.gpus=1", "nodes=1", "node.gpu.memory=60GiB", "node.host.memory=256GiB",                  \
+        "node.host.limit=256GiB"
+    stw_plan *torch = PLAN("Qwen3-8B", FSDP2, SMALL, "precision.exp_avg=bf16",
+                           "precision.exp_avg_sq=bf16", "optimizer.implementation=fused");
+    stw_plan *inside = PLAN("Qwen3-8B", INSIDE, SMALL);
+    CU_ASSERT_EQUAL(torch->verdict, STW_VERDICT_DOES_NOT_FIT);
+    CU_ASSERT_EQUAL(inside->verdict, STW_VERDICT_FITS);
+    CU_ASSERT(state_of(peak_of(inside, STW_PHASE_OPTIMIZER_STEP, STW_TIER_HOST)) > 0);
+    stw_plan_free(torch);
+    stw_plan_free(inside);
+}
+
+/* Any choice: rows of bytes are at least the walk, which the simulation holds. */
+static void check_rows(const char *model, const char *const *settings) {
+    stw_plan *plan = case_zoo(model, settings);
+    stw_cost *cost = case_cost(plan);
+    stw_choice choice = stw_choice_new(cost, cost->pool);
+    uint64_t seed = 7;
+    for (int i = 0; i < 12; i++) {
+        case_choice(cost, &seed, &choice);
+        CHECK_OK(stw_cost_decide(cost, &choice, plan->pool, &plan->decisions, err));
+        plan->verdict = STW_VERDICT_FITS;
+        CHECK_OK(stw_plan_derive(plan, err));
+        CHECK_OK(stw_sim_plan(plan, NULL, err));
+        CHECK_OK(stw_cost_check_walk(cost, &choice, plan->peaks, plan->node_peaks, err));
+        CHECK_OK(stw_plan_check(plan, true, err));
+    }
+    stw_cost_free(cost);
+    stw_plan_free(plan);
+}
+#define ROWS(model, ...) check_rows(model, (const char *const[]){__VA_ARGS__, NULL})
+
+static void rows_hold_the_walk(void) {
+    ROWS("Qwen3-0.6B", INSIDE);
+    ROWS("Qwen3-0.6B", "engine=fsdp2", "optimizer.implementation=stowage", "node.gpus=1");
+    ROWS("Qwen3-0.6B", INSIDE, "nodes=2", "parallel.tp=2", "batch.grad_accumulation=2");
+    ROWS("Qwen3-0.6B", INSIDE, "park.params=host", "checkpoint.every=4");
+    ROWS("Qwen3-30B-A3B", INSIDE, "nodes=2", "parallel.ep=4");
+    ROWS("Qwen2.5-7B", "engine=fsdp2", "precision.params=bf16", "optimizer.implementation=stowage",
+         "trainable.lora={rank: 8, targets: [q_proj]}");
+    ROWS("Qwen3-4B", INSIDE, "roles=[{name: a, kind: reference}]");
+}
+
+/* ---- keys ---- */
+
+static void refused(const char *word, const char *const *settings) {
+    stw_cluster cluster = fixture_cluster(8);
+    stw_run_spec run;
+    size_t n = 0;
+    while (settings[n] != NULL) n++;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_specs_set_all(&cluster, &run, settings, n, "case", err));
+    CHECK_FAILS(stw_run_spec_check(&run, "case", err), STW_STATUS_BAD_INPUT, word);
+    stw_run_spec_free(&run);
+}
+#define REFUSED(word, ...) refused(word, (const char *const[]){__VA_ARGS__, NULL})
+
+static void keys_without_effect_are_refused(void) {
+    static const char with[] = "because engine is fsdp2 with optimizer.implementation: stowage";
+    REFUSED("auto | fused | foreach, because engine is megatron", "engine=megatron",
+            "optimizer.implementation=stowage");
+    REFUSED("because engine is deepspeed", "engine=deepspeed", "optimizer.implementation=stowage");
+    REFUSED("because engine is stowage", "engine=stowage", "optimizer.implementation=stowage");
+    REFUSED(with, INSIDE, "placement.moments=nvme");
+    REFUSED(with, INSIDE, "placement.params=host");
+    REFUSED(with, INSIDE, "placement.grads=host");
+    REFUSED("engine stowage", INSIDE, "update.cpu=0.5");
+    REFUSED("engine stowage", INSIDE, "update.direct=0.5");
+    REFUSED(with, INSIDE, "park.moments=host");
+    REFUSED(with, INSIDE, "fsdp.offload_policy=true");
+    REFUSED("a sum of at most 1", INSIDE, "update.resident=0.7", "update.stream=0.7");
+    REFUSED("expected fp32, because optimizer", FSDP2, "optimizer.implementation=stowage");
+    REFUSED("precision.exp_avg", INSIDE, "precision.exp_avg=bf16");
+    REFUSED("precision.grads", INSIDE, "precision.grads=fp32");
+    REFUSED("none, because optimizer.implementation is stowage and what is trained is fp32",
+            "engine=fsdp2", "optimizer.implementation=stowage", "precision.master=fp32");
+    REFUSED("not implemented with it", INSIDE, "roles=[{name: a, kind: critic}]");
+    REFUSED("because engine is fsdp2", "engine=fsdp2", "update.resident=0.5");
+}
+
+STW_TEST_MAIN("engine inside", {"all else is torch's", all_else_is_torchs},
+              {"state is Stowage's", state_is_stowages},
+              {"movements are of both", movements_are_of_both},
+              {"fits where torch's optimizer does not", fits_where_torch_does_not},
+              {"rows hold the walk", rows_hold_the_walk},
+              {"keys without effect are refused", keys_without_effect_are_refused})
