@@ -16,7 +16,7 @@ from .._plan import Plan
 from . import local_plan, norm, state
 from .overlap import Overlap, current_stream
 from .part import Part, split
-from .tensors import Member, local, on_device
+from .tensors import Member, all_names, local, on_device
 
 _NAMED = hasattr(torch.optim.Optimizer, "_process_value_according_to_param_policy") and tuple(
     int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6)  # Optimizer takes (name, tensor) pairs
@@ -65,6 +65,7 @@ class AdamW(torch.optim.Optimizer):
         parts: List[Part] = []
         self._parts = parts
         self._names: Dict[int, str] = {}
+        self._sizes: Dict[str, int] = {}  # elements of every named parameter, frozen ones too
         self._pid = os.getpid()
         self._norm: Optional[Tuple[float, float]] = None
         self._pending: Optional[Dict[str, Any]] = None
@@ -87,6 +88,7 @@ class AdamW(torch.optim.Optimizer):
         model = params if isinstance(params, torch.nn.Module) else None
         if model is not None:
             params = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
+            self._sizes.update((name, param.numel()) for name, param in all_names(model))
         super().__init__(self._take_names(params), defaults)
         self._close = weakref.finalize(self, _close, self._parts, self._overlap)
         if model is not None and overlap:
@@ -111,6 +113,7 @@ class AdamW(torch.optim.Optimizer):
         model. Call it when the model is complete (wrapped, sharded, compiled), before the first step. Given a module as
         `params` the constructor has done it."""
         self._overlap.remove()
+        self._sizes.update((name, param.numel()) for name, param in all_names(model))
         found = self._overlap.add(model, {id(p) for group in self.param_groups for p in group["params"]})
         if not found:
             raise _native.Error("hide_behind: the model has none of the optimizer's parameters")
@@ -127,6 +130,7 @@ class AdamW(torch.optim.Optimizer):
                         else self._take_names(item["params"])}
             elif isinstance(item, tuple):
                 self._names[id(item[1])] = item[0]
+                self._sizes[item[0]] = item[1].numel()
                 item = item if _NAMED else item[1]
             items.append(item)
         return items
@@ -177,12 +181,7 @@ class AdamW(torch.optim.Optimizer):
         """Every tensor of the job's plan must be a parameter here, with as many elements."""
         if self._job is None:
             return
-        found = {m.name: m.param.numel() for m in members}
-        for group in self.param_groups:
-            for param in group["params"]:
-                name = self._overlap.order.get(id(param)) or self._names.get(id(param))
-                if name:
-                    found[name] = param.numel()
+        found = {**self._sizes, **{m.name: m.param.numel() for m in members}}
         for tensor in self._job.tensors:
             if tensor.name not in found:
                 raise _native.Error(f"plan: {tensor.name} is not among the parameters. Give (name, tensor) pairs or the model, with "

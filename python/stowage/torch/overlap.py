@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set,
 import torch
 
 from .part import Part
-from .tensors import is_loaded_instance, on_device
+from .tensors import clean_name, is_loaded_instance, on_device
 
 is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
@@ -122,7 +122,7 @@ class Overlap:
         for name, param in model.named_parameters():
             if id(param) in params:
                 found += id(param) not in self.order
-                self.order.setdefault(id(param), name)
+                self.order.setdefault(id(param), clean_name(name))
         for module, numbers in owners(model, params):
             owner = _Owner()
             owner.params = numbers

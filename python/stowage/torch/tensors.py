@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any, ContextManager, List, Optional, Tuple
+from typing import Any, ContextManager, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -37,6 +37,21 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
         if wait is not None:
             tensor = wait()
     return tensor.detach()
+
+
+def all_names(model: torch.nn.Module) -> Iterator[Tuple[str, torch.Tensor]]:
+    """Every name of every parameter, tied ones under each of their names. Wrappers' prefixes are taken off."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for name, param in module._parameters.items():
+            if param is not None:
+                yield clean_name(f"{prefix}.{name}" if prefix else name), param
+
+
+def clean_name(name: str) -> str:
+    """A parameter's name without what torch.compile, checkpointing and DDP's wrappers put into it."""
+    for wrapper in ["_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module."]:
+        name = name.replace(wrapper, "")
+    return name[7:] if name.startswith("module.") else name
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

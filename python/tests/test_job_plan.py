@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""plan=: an optimizer takes a whole job's decisions, and checks that the plan is of this model."""
+
+import csv
+import os
+import tempfile
+import unittest
+
+import torch
+from _jobs import KIB, mlp, same, train
+
+import stowage
+from stowage.torch import AdamW
+
+CLUSTER = "nodes: 1\nnode: {gpus: 1, gpu: {memory: 8 GiB}, host: {memory: 64 GiB, limit: 64 GiB}}\n"
+
+
+def job(folder: str, change=lambda rows: rows, **keys) -> str:
+    """Path of a plan of mlp(), as `stowage plan` would write it."""
+    rows = change([(name, str(list(p.shape)), "F32") for name, p in mlp().named_parameters()])
+    model, cluster, path = (os.path.join(folder, name) for name in ["model.csv", "cluster.yaml", "plan.json"])
+    with open(model, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("name", "shape", "dtype"), *rows])
+    with open(cluster, "w", encoding="utf-8") as file:
+        file.write(CLUSTER)
+    settings = {"placement.params": "gpu", "placement.grads": "gpu", "update.resident": 0.25, "update.stream": 0.75,
+                "prefetch.bucket": "64 KiB", "prefetch.depth": 2}
+    settings.update({key.replace("__", "."): value for key, value in keys.items()})
+    stowage.plan(model, cluster, set=settings).write(path)
+    return path
+
+
+class JobPlan(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def test_its_decisions_are_taken(self) -> None:
+        path = job(self.folder)
+        expected, _ = train(lambda m: AdamW(m, lr=1e-2), 3)
+        for plan in [path, stowage.Plan.read(path)]:
+            model, optimizer = train(lambda m: AdamW(m, lr=1e-2, plan=plan), 3)
+            self.assertTrue(same(model, expected))
+            info = optimizer.info[0]
+            total = 8 * sum(p.numel() for p in model.parameters())
+            self.assertAlmostEqual(info.streamed_bytes / total, 0.75, delta=0.05)
+            self.assertLess(info.gpu_bytes, 0.3 * total + 4 * 64 * KIB)
+
+    def test_a_plan_of_another_model(self) -> None:
+        path = job(self.folder, lambda rows: [*rows, ("more.weight", "[7]", "F32")])
+        with self.assertRaisesRegex(stowage.Error, "plan: more.weight is not among the parameters"):
+            train(lambda m: AdamW(m, plan=path), 1)
+        path = job(self.folder, lambda rows: [(n, "[256, 95]" if n == "0.weight" else s, d) for n, s, d in rows])
+        with self.assertRaisesRegex(stowage.Error, "plan: 0.weight has 24320 elements, the parameter has 24576"):
+            train(lambda m: AdamW(m, plan=path), 1)
+
+    def test_names_are_needed(self) -> None:
+        with self.assertRaisesRegex(stowage.Error, r"Give \(name, tensor\) pairs or the model"):
+            train(lambda m: AdamW(m.parameters(), plan=job(self.folder)), 1)
+        train(lambda m: AdamW(m.named_parameters(), plan=job(self.folder)), 1)
+
+    def test_frozen_parameters_are_of_the_model(self) -> None:
+        model = mlp()
+        model[0].requires_grad_(False)
+        for overlap in [False, True]:
+            optimizer = AdamW(model, plan=job(self.folder), overlap=overlap)
+            train(lambda m: optimizer, 1, model=model)
+        self.assertEqual(len(optimizer.state_dict()["state"]), 6)
+
+    def test_other_updates_are_refused(self) -> None:
+        path = job(self.folder, update__stream=0, update__resident=0, update__cpu=1, prefetch__bucket="auto",
+                   prefetch__depth="auto", placement__moments="host")
+        with self.assertRaisesRegex(stowage.Error, "plan: updates are cpu, expected resident or stream"):
+            AdamW(mlp().parameters(), plan=path)
+
+    def test_one_or_the_other(self) -> None:
+        with self.assertRaisesRegex(ValueError, "follow from plan"):
+            AdamW(mlp().parameters(), plan=job(self.folder), bucket=1 << 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
