@@ -13,7 +13,7 @@ import os
 import threading
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_long, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, List, NoReturn, Optional
 
 VERSION = "0.1.0"  # of this package; the library's major and minor version must be the same
 NONE = 0xFFFFFFFF  # STOWAGE_NONE
@@ -176,11 +176,15 @@ class Library:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function that returns a status; raise Error unless it is 0."""
-        error = self.error()
-        status = getattr(self, name)(*arguments, error)
+        status = getattr(self, name)(*arguments, self.error())
         if status:
-            text = self.stw_get_error_text(error) or self.stw_get_status_text(status)
-            raise Error(text.decode("utf-8", "replace"), status, self.stw_get_error_native(error))
+            self.fail(status)
+
+    def fail(self, status: int) -> NoReturn:
+        """Raise what the last call of this thread left in its error."""
+        error = self.error()
+        text = self.stw_get_error_text(error) or self.stw_get_status_text(status)
+        raise Error(text.decode("utf-8", "replace"), status, self.stw_get_error_native(error))
 
     def fill(self, name: str, struct: Structure, *arguments: Any) -> bool:
         """Call a function that fills a struct, after `arguments`. False: the index is past the end."""

@@ -87,7 +87,10 @@ class Optimizer:
 
     def wait(self, tensor: int, stream: int) -> None:
         """Make a stream wait for a tensor's new value; _native.NONE: for all."""
-        self._library.call("stw_wait_tensor", self._handle, tensor, stream or None)
+        library = self._library  # not call(): this is called for every tensor in every forward
+        status = library.stw_wait_tensor(self._handle, tensor, stream or None, library.error())
+        if status:
+            library.fail(status)
 
     def finish(self) -> Tuple[float, float]:
         """Block until the step is done; grad_norm and clip_factor of it."""

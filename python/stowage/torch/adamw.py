@@ -16,7 +16,7 @@ from .._plan import Plan
 from . import local_plan, norm, state
 from .overlap import Overlap, current_stream
 from .part import Part, split
-from .tensors import Member, all_names, local, on_device
+from .tensors import Member, all_names, clean_name, local, on_device
 
 _NAMED = hasattr(torch.optim.Optimizer, "_process_value_according_to_param_policy") and tuple(
     int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6)  # Optimizer takes (name, tensor) pairs
@@ -87,7 +87,7 @@ class AdamW(torch.optim.Optimizer):
                         decoupled_weight_decay=True)
         model = params if isinstance(params, torch.nn.Module) else None
         if model is not None:
-            params = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
+            params = [(clean_name(name), param) for name, param in model.named_parameters() if param.requires_grad]
             self._sizes.update((name, param.numel()) for name, param in all_names(model))
         super().__init__(self._take_names(params), defaults)
         self._close = weakref.finalize(self, _close, self._parts, self._overlap)

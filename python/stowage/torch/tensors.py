@@ -21,6 +21,9 @@ DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
+    kind = type(tensor)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return False
     return is_loaded_instance(tensor, "torch.distributed.tensor", "DTensor")
 
 
@@ -29,14 +32,19 @@ def on_device(device: torch.device) -> ContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The shard of this rank, without autograd; the tensor itself if it is a plain one."""
+def shard_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The shard of this rank; the tensor itself if it is a plain one."""
     if is_distributed(tensor):
         tensor = tensor._local_tensor  # to_local() would be recorded by autograd
         wait = getattr(tensor, "wait", None)  # AsyncCollectiveTensor
         if wait is not None:
             tensor = wait()
-    return tensor.detach()
+    return tensor
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The shard of this rank, without autograd."""
+    return shard_of(tensor).detach()
 
 
 def all_names(model: torch.nn.Module) -> Iterator[Tuple[str, torch.Tensor]]:
@@ -112,7 +120,7 @@ class Member:
 
     def moved(self) -> bool:
         """The parameter's shard lies elsewhere now. Error if it is not the same tensor in other memory."""
-        shard = local(self.param)
+        shard = shard_of(self.param)
         if (shard.data_ptr(), shard.dtype, shard.shape, shard.stride()) == (self.address, self.dtype, self.shape, self.stride):
             return False
         for what, found, expected in [("dtype", shard.dtype, self.dtype), ("shape", tuple(shard.shape), tuple(self.shape)),
@@ -134,7 +142,7 @@ class Member:
             grad = grad.redistribute(placements=self.param.placements)
         if grad.layout != torch.strided:
             raise _native.Error(f"{self.name}: found a gradient of layout {grad.layout}, expected a dense one")
-        shard = local(grad)
+        shard = shard_of(grad)
         if shard.dtype != self.dtype or shard.shape != self.shape or shard.device != self.device:
             raise _native.Error(f"{self.name}: found a gradient of {shard.dtype} {tuple(shard.shape)} on {shard.device}, expected "
                                 f"{self.dtype} {tuple(self.shape)} on {self.device}")
