@@ -78,36 +78,7 @@ typedef struct measured {
     double seconds[STW_N_PHASES];
 } measured;
 
-/* @param phases bit stw_phase, to simulate; the program has all operations of forward and backward
- */
-static stw_status measure_kind(stw_candidates *all, const stw_decisions *decisions, uint32_t kind,
-                               uint32_t phases, measured *most, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const stw_job *job = all->cost->job;
-    stw_layout *layout = NULL;
-    stw_program *program = NULL;
-    stw_peaks peaks;
-    STW_TRY(stw_layout_new(job, decisions, kind, &layout, err));
-    STW_TRY(stw_program_new_phases(job, decisions, layout,
-                                   phases | 1u << STW_PHASE_FORWARD_BACKWARD, &program, err));
-    count_work(all, program->n_ops);
-    stw_program_walk(program, &peaks);
-    most->forward_bytes = stw_max_u64(most->forward_bytes,
-                                      peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total);
-    for (int p = 0; p < STW_N_PHASES; p++) {
-        double seconds;
-        const stw_movement *movement = stw_program_movement(program, (stw_phase)p);
-        if ((phases & 1u << p) == 0 || movement == NULL) continue;
-        STW_TRY(stw_read_seconds(job, program, (stw_phase)p, all->simulate, &seconds, err));
-        most->seconds[p] = fmax(most->seconds[p], seconds);
-        count_work(all, movement->n_ops);
-    }
-out:
-    stw_layout_free(layout);
-    stw_program_free(program);
-    return status;
-}
-
+/* @param phases bit stw_phase, to simulate */
 static stw_status measure(stw_candidates *all, const stw_choice *choice, uint32_t phases,
                           measured *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -117,8 +88,16 @@ static stw_status measure(stw_candidates *all, const stw_choice *choice, uint32_
     if (pool == NULL) return stw_planner_no_memory(err);
     *out = (measured){0};
     STW_TRY(stw_cost_decide(all->cost, choice, pool, &decisions, err));
-    for (uint32_t k = 0; k < job->n_kinds; k++)
-        if (stw_kind_is_timed(job, k)) STW_TRY(measure_kind(all, &decisions, k, phases, out, err));
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        stw_decided here;
+        if (!stw_kind_is_timed(job, k)) continue;
+        STW_TRY(stw_read_decided(job, &decisions, k, phases, all->simulate, &here, err));
+        count_work(all, here.work);
+        out->forward_bytes = stw_max_u64(
+            out->forward_bytes, here.peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total);
+        for (int p = 0; p < STW_N_PHASES; p++)
+            out->seconds[p] = fmax(out->seconds[p], here.seconds[p]);
+    }
 out:
     stw_pool_free(pool);
     return status;

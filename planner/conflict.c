@@ -151,7 +151,7 @@ stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost, double time_limi
     plan->n_bindings = 0;
     plan->bindings = stw_pool_array(plan->pool, cost->n_byte_rows, sizeof *plan->bindings);
     if (f.choice.acts == NULL || f.limits == NULL || plan->bindings == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for what binds");
+        return stw_planner_no_memory(err);
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) f.limits[r] = cost->byte_rows[r].limit_bytes;
     for (int i = 0; i < N; i++) STW_TRY(try_drop(&f, resources[i], NULL, &needed[i], err));
     for (int i = N; i-- > 0;)

@@ -15,11 +15,7 @@
 #ifndef STW_PLANNER_COST_H
 #define STW_PLANNER_COST_H
 
-#include "plan/files/plan.h"
-
-static inline stw_status stw_planner_no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the plan");
-}
+#include "planner/planner.h"
 
 /* A solver's rounding must not put a plan over a limit: rows are held this far below it. */
 #define STW_COST_GUARD_BYTES (1ull << 20)

@@ -94,8 +94,7 @@ stw_status stw_knob_of_ways(const stw_plan *plan, const stw_rank_layouts *layout
         if ((ways & 1u << w) != 0)
             out->why = stw_pool_printf(plan->pool, "%s%s%s", out->why,
                                        out->why[0] == '\0' ? "" : "; ", whys[w]);
-    if (chosen == NULL || out->why == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for layouts");
+    if (chosen == NULL || out->why == NULL) return stw_planner_no_memory(err);
     for (int w = 0; w < N_WAYS && l->n > 0; w++) out->from *= l->own[KEYS[w]];
     for (uint32_t i = 0; i < l->n; i++) {
         const unsigned turned = ways_of(plan, l, i);
@@ -107,7 +106,7 @@ stw_status stw_knob_of_ways(const stw_plan *plan, const stw_rank_layouts *layout
 stw_status stw_knob_of_layouts(const stw_plan *plan, uint64_t nodes, stw_knob *out,
                                stw_error *err) {
     stw_rank_layouts *l = stw_pool_array(plan->pool, 1, sizeof *l);
-    if (l == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for layouts");
+    if (l == NULL) return stw_planner_no_memory(err);
     const stw_status status = list_on(plan, nodes, l, err);
     return status == STW_STATUS_OK ? stw_knob_of_ways(plan, l, 0, out, err) : status;
 }

@@ -38,8 +38,7 @@ stw_status stw_fix_note(stw_found_list *to, const stw_change *changes, uint32_t 
         fix->changes[i].value = stw_pool_string(plan->pool, all[i].value);
         if (fix->changes[i].set == NULL || fix->changes[i].value == NULL) fix->why = NULL;
     }
-    if (fix->why == NULL)
-        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+    if (fix->why == NULL) status = stw_planner_no_memory(err);
 out:
     return status;
 }

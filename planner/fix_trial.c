@@ -88,8 +88,7 @@ static stw_status walk_choice(trying *t, const stw_choice *choice, stw_error *er
     stw_status status = STW_STATUS_OK;
     stw_plan walked = {.model = t->trials->plan->model, .pool = stw_pool_new()};
     stw_plan *plan = &walked;
-    if (plan->pool == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+    if (plan->pool == NULL) return stw_planner_no_memory(err);
     STW_TRY(stw_cost_decide(t->cost, choice, plan->pool, &plan->decisions, err));
     plan->cluster = t->specs->cluster;
     plan->run = t->specs->run;
@@ -170,7 +169,7 @@ static stw_status plan_changed(trying *t, double time_limit_s, stw_error *err) {
     t->cost = cost;
     stw_choice choice = stw_choice_new(cost, cost->pool);
     if (choice.acts == NULL) {
-        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+        status = stw_planner_no_memory(err);
         goto out;
     }
     if (whole) {
@@ -362,8 +361,7 @@ stw_status stw_fix_verify(stw_trials *trials, stw_fix *fix, const stw_fix_judge 
     stw_error refused = STW_ERROR_INIT;
     stw_status status = STW_STATUS_OK;
     *out = STW_TRIAL_REFUSED;
-    if (made.pool == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+    if (made.pool == NULL) return stw_planner_no_memory(err);
     if (left_s <= 0 || trials->work_left == 0) goto out;
     for (uint32_t i = 0; i < fix->n_changes; i++) {
         snprintf(changes[i].key, sizeof changes[i].key, "%s", fix->changes[i].set);

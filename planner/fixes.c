@@ -69,7 +69,7 @@ static stw_status note(stw_found_list *to, const stw_mix *mix, stw_trial trial, 
     stw_mix *kept = stw_pool_array(to->plan->pool, 1, sizeof *kept);
     stw_found found = {.reach = STW_REACH_PARK, .amount = stw_mix_amount(mix), .mix = kept};
     char why[512] = "";
-    if (kept == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+    if (kept == NULL) return stw_planner_no_memory(err);
     *kept = *mix;
     for (uint32_t k = 0; k < mix->n; k++) {
         const size_t used = strlen(why);
@@ -472,7 +472,7 @@ static stw_status try_ways(stw_fix_search *search, const stw_rank_layouts *layou
         stw_tried tried;
         stw_mix mix = {0};
         stw_knob *k = stw_pool_array(search->plan->pool, 1, sizeof *k);
-        if (k == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory"));
+        if (k == NULL) STW_TRY(stw_planner_no_memory(err));
         for (unsigned f = 0; f < n_found; f++) covered |= (found[f] & order[i]) == found[f];
         if (covered) continue;
         STW_TRY(stw_knob_of_ways(search->plan, layouts, order[i], k, err));
@@ -560,8 +560,7 @@ static stw_status note_tried(const stw_fix_search *search, stw_error *err) {
     stw_status status = stw_text_status(&keys, err);
     if (status == STW_STATUS_OK && keys.data != NULL) {
         search->plan->tried = stw_pool_string(search->plan->pool, keys.data);
-        if (search->plan->tried == NULL)
-            status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+        if (search->plan->tried == NULL) status = stw_planner_no_memory(err);
     }
     stw_text_free(&keys);
     return status;
@@ -581,8 +580,7 @@ static stw_status try_segments(const stw_fix_search *search, const stw_fix_judge
     with.changes[with.n_changes++] = (stw_fix_change){key, "true"};
     with.why =
         stw_pool_printf(search->plan->pool, "%s; expandable segments leave no gaps", fix->why);
-    if (with.why == NULL)
-        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes"));
+    if (with.why == NULL) STW_TRY(stw_planner_no_memory(err));
     STW_TRY(stw_fix_verify(search->trials, &with, judge, &is_with, err));
     if (is_with != STW_TRIAL_FITS) goto out;
     *fix = with;
@@ -662,8 +660,7 @@ stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, const stw_fix_ju
     stw_trials *trials = stw_pool_array(plan->pool, 1, sizeof *trials);
     plan->n_fixes = 0;
     plan->fixes = stw_pool_array(plan->pool, STW_MAX_FIXES, sizeof *plan->fixes);
-    if (plan->fixes == NULL || search == NULL || trials == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+    if (plan->fixes == NULL || search == NULL || trials == NULL) return stw_planner_no_memory(err);
     *trials = (stw_trials){
         .plan = plan, .work_left = SEARCH_WORK, .end_s = stw_planner_now_s() + time_limit_s};
     search->plan = search->found.plan = plan;

@@ -129,7 +129,7 @@ static stw_status plan_layout(const search *s, uint32_t i, result *out, stw_erro
     stw_plan *plan = NULL;
     stw_error why = STW_ERROR_INIT;
     run.pool = stw_pool_new(); /* lists stay in the run's */
-    if (run.pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (run.pool == NULL) return stw_planner_no_memory(err);
     STW_TRY(stw_layout_apply(&s->layouts, i, &run, &why));
     /* the load is chosen last: a thousandth of it counts, and the least memory is this one's */
     if (!s->whole && run.load.method == STW_AUTO) run.load.method = STW_LOAD_SHARDED_READ;
@@ -531,7 +531,7 @@ stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster
     STW_TRY(stw_layouts_list(&c, engine->layouts, pool, &s.layouts, err));
     s.all = s.layouts.n <= (options->brief ? BRIEF_SEEDS : MOST_EXHAUSTIVE);
     s.results = stw_pool_array(pool, s.layouts.n, sizeof *s.results);
-    if (s.results == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+    if (s.results == NULL) STW_TRY(stw_planner_no_memory(err));
     if (!s.all) {
         STW_TRY(plan_seeds(&s, err));
         STW_TRY(plan_around(&s, err));
@@ -545,8 +545,7 @@ stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster
     if (!options->fits_only && !options->brief) STW_TRY(compare_best(&s, err));
     uint32_t chosen = choose(&s);
     if (chosen == NO_LAYOUT) chosen = first_unseen(&s); /* planning it says why */
-    if (out != NULL && !tell(&s, chosen, pool, out))
-        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+    if (out != NULL && !tell(&s, chosen, pool, out)) STW_TRY(stw_planner_no_memory(err));
     if (out != NULL) out->seconds = stw_now_s() - start_s;
     STW_TRY(stw_layout_apply(&s.layouts, chosen, run, err));
     STW_TRY(stw_run_spec_check(run, "parallel", err)); /* where all are refused: why */

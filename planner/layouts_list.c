@@ -8,6 +8,7 @@
 
 #include "core/checked.h"
 #include "plan/spec/registry.h"
+#include "planner/planner.h"
 
 #define BIT(name) (1u << STW_SEARCH_##name)
 #define MOST_ACCUMULATION 65536
@@ -102,7 +103,7 @@ static int by_plainness(const void *a, const void *b) {
 static stw_status add(stw_layout_list *l, const uint64_t *value, stw_pool *pool, stw_error *err) {
     stw_listed_layout *grown =
         stw_pool_grow(pool, l->list, l->n, (size_t)l->n + 1, &l->room, sizeof *l->list);
-    if (grown == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (grown == NULL) return stw_planner_no_memory(err);
     l->list = grown;
     memcpy(grown[l->n].value, value, sizeof grown->value);
     measure(l, &grown[l->n++]);

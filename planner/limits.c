@@ -68,7 +68,7 @@ static stw_status note_limit(limit_search *s, uint64_t gib, stw_binding *out, st
         out->changes[i].set = stw_pool_string(pool, changes[i].key);
         out->changes[i].value = stw_pool_string(pool, changes[i].value);
         if (out->changes[i].set == NULL || out->changes[i].value == NULL)
-            return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for limits");
+            return stw_planner_no_memory(err);
     }
     return STW_STATUS_OK;
 }
@@ -76,7 +76,7 @@ static stw_status note_limit(limit_search *s, uint64_t gib, stw_binding *out, st
 stw_status stw_planner_limits(stw_plan *plan, double time_limit_s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_trials *trials = stw_pool_array(plan->pool, 1, sizeof *trials);
-    if (trials == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory");
+    if (trials == NULL) return stw_planner_no_memory(err);
     *trials = (stw_trials){.plan = plan, .end_s = stw_planner_now_s() + time_limit_s};
     for (uint32_t b = 0; b < plan->n_bindings; b++) {
         stw_binding *here = &plan->bindings[b];

@@ -9,6 +9,10 @@
 
 #include "plan/files/plan.h"
 
+static inline stw_status stw_planner_no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the plan");
+}
+
 /** Simulate one program: seconds of each phase that it has a movement for, NaN elsewhere. */
 typedef stw_status (*stw_planner_simulate)(const stw_job *job, const stw_program *program,
                                            double seconds[STW_N_PHASES], stw_error *err);

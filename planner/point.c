@@ -105,7 +105,7 @@ stw_status stw_point_plan(const stw_point_base *base, const char *const *setting
     stw_status status = STW_STATUS_NO_MEMORY;
     if (all == NULL) {
         stw_pool_free(pool);
-        return stw_fail(err, status, "planner", "out of memory");
+        return stw_planner_no_memory(err);
     }
     double before = stw_deadline_set(stw_now_s() + options->time_limit_s);
     status = make_plan(base, all, base->n_settings + n_settings, options, out, err);
@@ -167,8 +167,7 @@ static stw_status fit_load(const stw_point_base *base, const stw_cluster *cluste
     if (status != STW_STATUS_OK || !out->fits) goto out;
     out->layout =
         stw_pool_printf(pool, "%s%s%s", out->layout, out->layout[0] != '\0' ? " " : "", words);
-    if (out->layout == NULL)
-        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (out->layout == NULL) status = stw_planner_no_memory(err);
 out:
     return status;
 }
@@ -195,8 +194,7 @@ static stw_status find_fit(const stw_point_base *base, const char *const *all, s
     out->fits = found.rows[0].verdict != STW_VERDICT_DOES_NOT_FIT;
     STW_TRY(stw_layouts_settle(&found, found.rows[0].verdict, options->time_limit_s, err));
     out->layout = stw_pool_string(pool, found.rows[0].settings);
-    if (out->layout == NULL)
-        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+    if (out->layout == NULL) STW_TRY(stw_planner_no_memory(err));
     if (out->fits) STW_TRY(fit_load(base, &cluster, &run, options, pool, out, err));
 out:
     stw_run_spec_free(&run);
@@ -207,7 +205,7 @@ stw_status stw_point_fits(const stw_point_base *base, const char *const *setting
                           size_t n_settings, const stw_point_fit_options *options, stw_pool *pool,
                           stw_point_fit *out, stw_error *err) {
     const char *const *all = all_settings(base, settings, n_settings, pool);
-    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (all == NULL) return stw_planner_no_memory(err);
     const double before = stw_deadline_set(stw_now_s() + options->time_limit_s);
     stw_status status = find_fit(base, all, base->n_settings + n_settings, options, pool, out, err);
     (void)stw_deadline_set(before);
@@ -224,7 +222,7 @@ stw_status stw_point_layouts(const stw_point_base *base, const char *const *sett
     stw_run_spec run = {0};
     const char *const *all = all_settings(base, settings, n_settings, pool);
     *out = (stw_layout_search){.searched = NULL};
-    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (all == NULL) return stw_planner_no_memory(err);
     const double before = stw_deadline_set(stw_now_s() + options->time_limit_s);
     STW_TRY(stw_run_spec_init(&run, err));
     STW_TRY(read_specs(base, all, base->n_settings + n_settings, &cluster, &run, err));
@@ -232,8 +230,7 @@ stw_status stw_point_layouts(const stw_point_base *base, const char *const *sett
     if (out->searched != NULL) out->searched = "";
     for (uint32_t i = 0; i < out->n_rows; i++) {
         out->rows[i].settings = stw_pool_string(pool, out->rows[i].settings);
-        if (out->rows[i].settings == NULL)
-            STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+        if (out->rows[i].settings == NULL) STW_TRY(stw_planner_no_memory(err));
     }
 out:
     (void)stw_deadline_set(before);
@@ -251,7 +248,7 @@ stw_status stw_point_compute_seconds(const stw_point_base *base, const char *con
     stw_pool *pool = stw_pool_new();
     const char *const *all = all_settings(base, settings, n_settings, pool);
     *out = 0;
-    if (all == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+    if (all == NULL) STW_TRY(stw_planner_no_memory(err));
     STW_TRY(stw_run_spec_init(&run, err));
     STW_TRY(read_specs(base, all, base->n_settings + n_settings, &cluster, &run, err));
     STW_TRY(stw_plan_new_sharing(base->model, &cluster, &run, &plan, err));
@@ -285,7 +282,7 @@ stw_status stw_point_inputs_hash(const stw_point_base *base, stw_pool *pool, con
     stw_json_end(json);
     STW_TRY(stw_json_finish(json, &text, err));
     *out = stw_pool_printf(pool, "%016" PRIx64, (uint64_t)XXH3_64bits(text.data, text.length));
-    if (*out == NULL) status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (*out == NULL) status = stw_planner_no_memory(err);
 out:
     stw_text_free(&text);
     stw_run_spec_free(&run);

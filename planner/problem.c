@@ -31,10 +31,6 @@ static const uint64_t BUCKETS[] = {4ull << 20, 8ull << 20, 16ull << 20, 32ull <<
 #define N_BUCKETS (sizeof BUCKETS / sizeof BUCKETS[0])
 #define MAX_DEPTHS 8
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the problem");
-}
-
 /* ---- what can be chosen ---- */
 
 static stw_status add_places(stw_cost *cost, const stw_engine *engine, stw_error *err) {
@@ -105,7 +101,7 @@ static stw_status add_rings(stw_cost *cost, const stw_engine *engine, stw_error 
     uint32_t n_depths =
         depths(cost, engine->depths != NULL ? engine->depths : DEPTHS, streams, counts);
     cost->rings = stw_pool_array(cost->pool, (size_t)n_depths * n_sizes, sizeof *cost->rings);
-    if (cost->rings == NULL) return no_memory(err);
+    if (cost->rings == NULL) return stw_planner_no_memory(err);
     for (uint32_t d = 0; d < n_depths; d++)
         for (uint32_t b = 0; b < n_sizes; b++) {
             uint64_t most = n_sizes == 1 ? 3 * sizes[b] : 0;
@@ -164,7 +160,7 @@ static stw_status add_acts(stw_build *b, stw_error *err) {
     const stw_program *program = NULL;
     cost->acts =
         stw_pool_array(cost->pool, (size_t)model->n_groups * STW_N_ACTS, sizeof *cost->acts);
-    if (cost->acts == NULL) return no_memory(err);
+    if (cost->acts == NULL) return stw_planner_no_memory(err);
     STW_TRY(stw_build_program(b, 0, STW_ACT_KEEP, &program, err));
     STW_TRY(stw_read_saved(cost->job, program, b->pool, &b->saved[STW_ACT_KEEP], err));
     for (uint32_t g = 0; g < model->n_groups; g++) {
@@ -182,7 +178,7 @@ static stw_status add_acts(stw_build *b, stw_error *err) {
         }
     }
     b->stash_bytes = stw_pool_array(b->pool, cost->n_acts, sizeof *b->stash_bytes);
-    if (b->stash_bytes == NULL) return no_memory(err);
+    if (b->stash_bytes == NULL) return stw_planner_no_memory(err);
 out:
     return status;
 }
@@ -202,7 +198,7 @@ static stw_status measure_staging(stw_build *b, stw_error *err) {
     uint32_t n = cost->job->n_kinds * cost->n_loads, at = 0;
     uint64_t whole_bytes = 0;
     b->staging_bytes = stw_pool_array(b->pool, (size_t)n * STW_N_TIERS, sizeof *b->staging_bytes);
-    if (b->staging_bytes == NULL) return no_memory(err);
+    if (b->staging_bytes == NULL) return stw_planner_no_memory(err);
     for (uint32_t k = 0; k < cost->job->n_kinds; k++)
         for (uint32_t l = 0; l < cost->n_loads; l++)
             for (int t = 0; t < STW_N_TIERS; t++, at++)
@@ -288,7 +284,7 @@ static stw_status read_shortened(const place_search *s, uint64_t params, stw_byt
     const stw_average_piece piece = {1, STW_DTYPE_F32, 1};
     stw_job *job = NULL;
     stw_pool *pool = stw_pool_new();
-    if (pool == NULL) return no_memory(err);
+    if (pool == NULL) return stw_planner_no_memory(err);
     STW_TRY(stw_job_shortened(s->build->cost->job, params, 1, &piece, pool, &job, err));
     STW_TRY(read_program(s, job, bytes, flow, err));
 out:
@@ -402,7 +398,7 @@ static stw_status read_places(stw_build *b, stw_error *err) {
     b->best_flows = stw_pool_array(b->pool, per_kind, sizeof *b->flows);
     if (b->bytes == NULL || b->flows == NULL || b->best_flows == NULL || b->step_s == NULL ||
         b->instants == NULL)
-        return no_memory(err);
+        return stw_planner_no_memory(err);
     place_search s = {.build = b};
     for (s.kind = 0; s.kind < kinds; s.kind++)
         if (cost->job->kinds[s.kind].home != 0) STW_TRY(read_role(&s, err));
@@ -437,7 +433,7 @@ static stw_status add_options(stw_build *b, const stw_engine *engine, stw_error 
     add_loads(cost);
     STW_TRY(measure_staging(b, err));
     b->programs = stw_pool_array(b->pool, (size_t)cost->n_places * STW_N_ACTS, sizeof *b->programs);
-    if (b->programs == NULL) return no_memory(err);
+    if (b->programs == NULL) return stw_planner_no_memory(err);
     STW_TRY(add_acts(b, err));
 out:
     return status;
@@ -530,7 +526,7 @@ static stw_status build_problem(const stw_job *job, part asked, stw_planner_simu
     if (b.cost == NULL || b.pool == NULL) {
         stw_pool_free(pool);
         stw_pool_free(b.pool);
-        return no_memory(err);
+        return stw_planner_no_memory(err);
     }
     b.cost->pool = pool;
     const stw_engine *engine = stw_engine_of(job->run);

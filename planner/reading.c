@@ -7,10 +7,6 @@
 #include "core/checked.h"
 #include "plan/program/staging.h"
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for a reading");
-}
-
 /* ---- programs ---- */
 
 stw_stream stw_stream_opposite(stw_stream stream) {
@@ -30,7 +26,7 @@ stw_status stw_simple_build(const stw_simple *simple, stw_layout **layout, stw_p
     stw_block_decision *blocks =
         pool == NULL ? NULL : stw_pool_array(pool, job->model->n_groups, sizeof *blocks);
     if (blocks == NULL) {
-        status = no_memory(err);
+        status = stw_planner_no_memory(err);
         goto out;
     }
     stw_decisions decisions = {.n_state = 1, .blocks = blocks, .load = simple->load};
@@ -64,6 +60,35 @@ stw_status stw_read_seconds(const stw_job *job, const stw_program *program, stw_
     alone.n_movements = 1;
     stw_status status = simulate(job, &alone, found, err);
     if (status == STW_STATUS_OK) *seconds = found[phase];
+    return status;
+}
+
+stw_status stw_read_decided(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
+                            uint32_t phases, stw_planner_simulate simulate, stw_decided *out,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_layout *layout = NULL;
+    stw_program *program = NULL;
+    stw_live live = {0};
+    *out = (stw_decided){.work = 0};
+    STW_TRY(stw_layout_new(job, decisions, kind, &layout, err));
+    STW_TRY(stw_program_new_phases(job, decisions, layout, phases != 0 ? phases : STW_NO_PHASES,
+                                   &program, err));
+    stw_program_walk(program, &out->peaks);
+    const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+    for (uint32_t i = 0; movement != NULL && i < movement->first_op; i++)
+        stw_live_apply(&live, &program->ops[i]);
+    out->before_bytes = live.total[STW_TIER_GPU];
+    out->work = program->n_ops;
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        movement = stw_program_movement(program, (stw_phase)p);
+        if ((phases & 1u << p) == 0 || movement == NULL) continue;
+        STW_TRY(stw_read_seconds(job, program, (stw_phase)p, simulate, &out->seconds[p], err));
+        out->work += movement->n_ops;
+    }
+out:
+    stw_layout_free(layout);
+    stw_program_free(program);
     return status;
 }
 
@@ -347,7 +372,7 @@ static stw_status read_demands(const stw_job *job, const stw_program *program, s
                     .first_op = movement->first_op,
                     .n = movement->n_ops,
                     .turn = movement->n_ops};
-    if (out->demands == NULL || out->end_s == NULL) return no_memory(err);
+    if (out->demands == NULL || out->end_s == NULL) return stw_planner_no_memory(err);
     for (uint32_t i = 0; i < out->n; i++) {
         stw_demand_op(job, &out->ops[i], &out->demands[i]);
         if (out->ops[i].kind == STW_OP_LOSS && out->turn == out->n) out->turn = i + 1;
@@ -457,7 +482,7 @@ stw_status stw_read_forward(const stw_job *job, const stw_program *program, stw_
     memset(out, 0, sizeof *out);
     for (int pass = 0; pass < 2; pass++) {
         out->group[pass] = stw_pool_array(pool, job->model->n_groups, sizeof *out->group[pass]);
-        if (out->group[pass] == NULL) return no_memory(err);
+        if (out->group[pass] == NULL) return stw_planner_no_memory(err);
     }
     STW_TRY(read_demands(job, program, pool, &p, err));
     for (uint32_t i = 0; i < p.n; i++) {
@@ -485,7 +510,8 @@ stw_status stw_read_saved(const stw_job *job, const stw_program *program, stw_po
     *out = (stw_saved){.blocks = stw_pool_array(pool, n_blocks, sizeof *out->blocks),
                        .gpu = stw_pool_array(pool, n_blocks, sizeof *out->gpu),
                        .host = stw_pool_array(pool, n_blocks, sizeof *out->host)};
-    if (out->blocks == NULL || out->gpu == NULL || out->host == NULL) return no_memory(err);
+    if (out->blocks == NULL || out->gpu == NULL || out->host == NULL)
+        return stw_planner_no_memory(err);
     stw_live live = {0};
     uint64_t gpu = 0, host = 0;
     const uint64_t *now_gpu = &live.bytes[STW_TIER_GPU][STW_COMPONENT_ACTIVATIONS];

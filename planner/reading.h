@@ -47,6 +47,20 @@ static inline bool stw_kind_is_timed(const stw_job *job, uint32_t kind) {
 STW_MUST_USE stw_status stw_read_seconds(const stw_job *job, const stw_program *program,
                                          stw_phase phase, stw_planner_simulate simulate,
                                          double *seconds, stw_error *err);
+/** What the programs of some decisions show. */
+typedef struct stw_decided {
+    stw_peaks peaks;
+    uint64_t before_bytes;        /* of the GPU, as forward and backward begin */
+    double seconds[STW_N_PHASES]; /* 0 of what was not simulated */
+    uint64_t work;                /* operations that were built and simulated */
+} stw_decided;
+
+/** Walk the program of a kind of rank, and simulate some phases of it.
+ * @param phases bit stw_phase, to simulate; 0: none */
+STW_MUST_USE stw_status stw_read_decided(const stw_job *job, const stw_decisions *decisions,
+                                         uint32_t kind, uint32_t phases,
+                                         stw_planner_simulate simulate, stw_decided *out,
+                                         stw_error *err);
 /** Computations of forward and backward, each as long as alone. */
 double stw_read_compute_s(const stw_job *job, const stw_program *program);
 

@@ -73,8 +73,7 @@ static stw_status note_replay(const stw_plan *plan, const stw_cost *cost, stw_ju
     const uint32_t n = plan->job->n_kinds;
     if (judged->replayed == NULL)
         judged->replayed = stw_pool_array(cost->pool, n, sizeof *judged->replayed);
-    if (judged->replayed == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for a plan");
+    if (judged->replayed == NULL) return stw_planner_no_memory(err);
     memcpy(judged->replayed, plan->replayed, n * sizeof *judged->replayed);
     judged->known = true;
     return STW_STATUS_OK;
@@ -97,8 +96,7 @@ stw_status stw_risk_judge(const stw_plan *plan, const stw_cost *cost, const stw_
                       .job = plan->job,
                       .pool = stw_pool_new(),
                       .walk_alone = true};
-    if (other.pool == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for a plan");
+    if (other.pool == NULL) return stw_planner_no_memory(err);
     if (level == STW_RISK_AVOIDABLE) other.run.allocator.expandable_segments = true;
     STW_TRY(stw_cost_decide(cost, choice, other.pool, &other.decisions, err));
     STW_TRY(stw_plan_derive_bytes(&other, err));

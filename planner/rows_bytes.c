@@ -6,26 +6,22 @@
 #include "plan/program/staging.h"
 #include "planner/rows.h"
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
-}
-
 /* ---- GPU ---- */
 
 static stw_status add_gpu_of(const stw_build *b, uint32_t kind, stw_error *err) {
     const bool trains = b->cost->job->kinds[kind].home == 0;
     stw_byte_row *row = stw_row_gpu_of(b, kind, STW_PHASE_LOAD, STW_AT_LOAD, "load");
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     for (uint32_t l = 0; trains && l < b->cost->n_loads; l++)
         row->load_bytes[l] += stw_build_most_staging(b, l, STW_TIER_GPU);
     if (trains && stw_row_gpu_of(b, kind, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, "step") == NULL)
-        return no_memory(err);
+        return stw_planner_no_memory(err);
     for (stw_instant at = STW_AT_LOG_PROB; at < STW_N_INSTANTS; at++) {
         const stw_phase phase = stw_instant_phase(at);
         if ((b->instants[kind] & 1u << at) != 0 &&
             stw_row_gpu_of(b, kind, phase, at,
                            at == STW_AT_OTHERS ? "others" : stw_phase_name(phase)) == NULL)
-            return no_memory(err);
+            return stw_planner_no_memory(err);
     }
     return STW_STATUS_OK;
 }
@@ -77,7 +73,7 @@ static stw_status add_node_row(const stw_build *b, uint32_t node_kind, const nod
     const char *word = node->tier == STW_TIER_NVME ? "nvme" : node->page_locked ? "locked" : "host";
     stw_byte_row *row = stw_row_bytes(b->cost, node->phase, node->tier, resource, node->limit_bytes,
                                       "%s_%s_n%u", word, stw_phase_name(node->phase), node_kind);
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     row->page_locked = node->page_locked;
     row->node_kind = node_kind;
     for (uint32_t k = 0; k < job->n_kinds; k++) {

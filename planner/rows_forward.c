@@ -26,10 +26,6 @@
 /* Where the rows of a group's blocks differ by position: so many parts. */
 #define SPANS 8
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
-}
-
 /* Some blocks of a group that follow each other: positions from `first` up to `end`. */
 typedef struct span {
     uint32_t group, first, end;
@@ -187,7 +183,7 @@ static stw_status add_policy(const stw_around *around, const group_around *g, ui
     char name[64];
     snprintf(name, sizeof name, "blocks_g%u_%s", act->group, stw_act_name(act->act));
     stw_byte_row *row = state_row(around, name, staging_of(around, act->group));
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     add_others(around, g->at, act->act == STW_ACT_OFFLOAD, row);
     row->constant_bytes += (uint64_t)g->least;
     for (uint32_t i = g->first; i < g->first + g->n; i++) {
@@ -244,7 +240,7 @@ static stw_status add_span(const stw_around *around, const group_around *g, span
     char name[64];
     snprintf(name, sizeof name, "blocks_g%u_to%u_%s", s.group, before + 1, stw_act_name(act));
     stw_byte_row *row = state_row(around, name, staging_of(around, s.group));
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     add_others(around, s, act == STW_ACT_OFFLOAD, row);
     int64_t least = most_at(around, s, act);
     for (uint32_t i = g->first; i < g->first + g->n; i++) {
@@ -295,7 +291,7 @@ static stw_status add_fixed(const stw_around *around, span s, stw_error *err) {
     char name[64];
     snprintf(name, sizeof name, "blocks_g%u", s.group);
     stw_byte_row *row = state_row(around, name, staging_of(around, s.group));
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     add_others(around, s, false, row);
     int64_t bytes = 0; /* what is fetched ahead of it differs */
     for (int act = 0; act < STW_N_ACTS; act++)
@@ -355,7 +351,7 @@ stw_status stw_rows_add_forward_bytes(stw_build *b, stw_error *err) {
     memcpy(tail.bytes, around.host_tail, sizeof tail.bytes);
     stw_byte_row *row = state_row(&around, "root", tail);
     if (row == NULL)
-        status = no_memory(err);
+        status = stw_planner_no_memory(err);
     else
         row->constant_bytes += (uint64_t)around.tail;
 out:

@@ -15,10 +15,6 @@
 #define MOST_MIXTURES 96u
 #define MOST_GROUPS 4u
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
-}
-
 /* Groups with a choice between recompute and keep. */
 typedef struct mixtures {
     const stw_build *build;
@@ -66,23 +62,17 @@ static uint64_t largest(const mixtures *m, stw_phase phase) {
 static stw_status walk(mixtures *m, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = m->build->cost;
-    stw_layout *layout = NULL;
-    stw_program *program = NULL;
     stw_decisions decisions;
-    stw_peaks peaks;
+    stw_decided here;
     STW_TRY(stw_cost_decide(cost, &m->choice, m->build->pool, &decisions, err));
-    STW_TRY(stw_layout_new(cost->job, &decisions, cost->job->largest, &layout, err));
-    STW_TRY(stw_program_new_phases(cost->job, &decisions, layout, STW_NO_PHASES, &program, err));
-    stw_program_walk(program, &peaks);
+    STW_TRY(stw_read_decided(cost->job, &decisions, cost->job->largest, 0, NULL, &here, err));
     for (int p = 0; p < STW_N_PHASES; p++) {
         const stw_phase row = p == STW_PHASE_FIRST_OPTIMIZER_STEP ? STW_PHASE_OPTIMIZER_STEP : p;
-        const uint64_t walked = peaks.has[p] ? peaks.phase[p][STW_TIER_GPU].total : 0;
+        const uint64_t walked = here.peaks.has[p] ? here.peaks.phase[p][STW_TIER_GPU].total : 0;
         const uint64_t rows = largest(m, row);
         if (walked > rows) m->excess[row] = stw_max_u64(m->excess[row], walked - rows);
     }
 out:
-    stw_layout_free(layout);
-    stw_program_free(program);
     return status;
 }
 
@@ -153,7 +143,7 @@ static stw_status raise_rows(const mixtures *m, stw_error *err) {
         if (cost->byte_rows[r].tier != STW_TIER_GPU || excess == 0) continue;
         for (uint32_t g = 1; g < m->n; g++) {
             stw_byte_row *row = copy_row(cost, r, g);
-            if (row == NULL) return no_memory(err);
+            if (row == NULL) return stw_planner_no_memory(err);
             row->act_once_bytes[m->keep[g]] += excess;
         }
         cost->byte_rows[r].act_once_bytes[m->keep[0]] += excess;
@@ -189,7 +179,7 @@ stw_status stw_rows_add_mixed(const stw_build *b, stw_error *err) {
     const stw_engine *engine = b->cost->job->engine;
     if (engine->mixes == NULL || !engine->mixes(b->cost->job)) return status;
     mixtures m = {.build = b, .choice = stw_choice_new(b->cost, b->pool)};
-    if (m.choice.acts == NULL) return no_memory(err);
+    if (m.choice.acts == NULL) return stw_planner_no_memory(err);
     find_groups(&m);
     begin(&m);
     STW_TRY(raise_least(&m, err));

@@ -12,10 +12,6 @@
 #include "plan/program/blocks.h"
 #include "planner/rows.h"
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
-}
-
 /* The programs of a kind of rank under one policy. */
 typedef struct reading {
     bool has;
@@ -124,22 +120,13 @@ static bool is_dealt_alike(const stw_cost *cost, uint32_t stage, uint32_t a, uin
 static stw_status walk_count(const stw_build *b, uint32_t kind, const stw_choice *choice,
                              int64_t *bytes, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_job *job = b->cost->job;
-    stw_layout *layout = NULL;
-    stw_program *program = NULL;
     stw_decisions decisions;
-    stw_peaks peaks;
+    stw_decided here;
     STW_TRY(stw_cost_decide(b->cost, choice, b->pool, &decisions, err));
-    STW_TRY(stw_layout_new(job, &decisions, kind, &layout, err));
-    STW_TRY(stw_program_new_phases(job, &decisions, layout, STW_NO_PHASES, &program, err));
-    stw_program_walk(program, &peaks);
-    const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
-    const uint64_t before = movement != NULL ? live_before(program, movement) : 0;
-    const uint64_t peak = peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
-    *bytes = (int64_t)stw_min_u64(peak - stw_min_u64(before, peak), MOST_BYTES);
+    STW_TRY(stw_read_decided(b->cost->job, &decisions, kind, 0, NULL, &here, err));
+    const uint64_t peak = here.peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
+    *bytes = (int64_t)stw_min_u64(peak - stw_min_u64(here.before_bytes, peak), MOST_BYTES);
 out:
-    stw_layout_free(layout);
-    stw_program_free(program);
     return status;
 }
 
@@ -172,7 +159,7 @@ static stw_status add_line(const stw_build *b, uint32_t kind, uint32_t a, const 
     }
     snprintf(name, sizeof name, "blocks_k%u_%u", kind, from);
     stw_byte_row *row = stw_row_gpu_of(b, kind, STW_PHASE_FORWARD_BACKWARD, STW_AT_REST, name);
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     row->act_bytes[a + 1] = (uint64_t)each;
     if (constant >= 0)
         row->constant_bytes += (uint64_t)constant;
@@ -189,7 +176,7 @@ static stw_status add_lines(const stw_build *b, uint32_t kind, uint32_t a, bool 
     const uint32_t blocks = cost->acts[a].blocks;
     stw_choice choice = stw_choice_new(cost, b->pool);
     int64_t *bytes = stw_pool_array(b->pool, blocks + 1, sizeof *bytes);
-    if (choice.acts == NULL || bytes == NULL) return no_memory(err);
+    if (choice.acts == NULL || bytes == NULL) return stw_planner_no_memory(err);
     choice.units[0] = cost->n_units;
     for (uint32_t i = 0; i < cost->n_acts; i++) choice.acts[i] = cost->acts[i].blocks;
     for (uint32_t k = 0; k <= blocks; k++) {
@@ -221,7 +208,7 @@ static stw_status add_blocks(const stw_build *b, uint32_t kind, const reading *o
     }
     snprintf(name, sizeof name, "blocks_k%u", kind);
     stw_byte_row *row = stw_row_gpu_of(b, kind, STW_PHASE_FORWARD_BACKWARD, STW_AT_REST, name);
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     row->constant_bytes += least;
     for (uint32_t a = 0; a < cost->n_acts; a++) {
         const stw_cost_act *act = &cost->acts[a];
@@ -238,7 +225,7 @@ static stw_status add_left(const stw_build *b, uint32_t kind, const reading *of,
     char name[48];
     snprintf(name, sizeof name, "left_k%u", kind);
     stw_byte_row *row = stw_row_gpu_of(b, kind, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, name);
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     for (uint32_t a = 0; a < cost->n_acts; a++)
         row->act_once_bytes[a] =
             stw_max_u64(of[cost->acts[a].act].step, of[STW_ACT_KEEP].step) - of[STW_ACT_KEEP].step;

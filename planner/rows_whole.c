@@ -18,10 +18,6 @@ static const double STRAIGHT = 2e-5, LOWERED = 3e-5, WORTH = 2e-5;
 
 #define MOST_ROWS 16u
 
-static stw_status no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
-}
-
 /* A choice of policies that was simulated. */
 typedef struct point {
     uint32_t *acts;                 /* [n_acts] */
@@ -54,25 +50,6 @@ typedef struct surface {
 
 /* ---- what is simulated ---- */
 
-static stw_status simulate_kind(const surface *s, const stw_decisions *decisions, uint32_t kind,
-                                double *most, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const stw_job *job = s->cost->job;
-    stw_layout *layout = NULL;
-    stw_program *program = NULL;
-    double seconds;
-    STW_TRY(stw_layout_new(job, decisions, kind, &layout, err));
-    STW_TRY(stw_program_new_phases(job, decisions, layout, 1u << STW_PHASE_FORWARD_BACKWARD,
-                                   &program, err));
-    STW_TRY(stw_read_seconds(job, program, STW_PHASE_FORWARD_BACKWARD, s->build->simulate, &seconds,
-                             err));
-    *most = fmax(*most, seconds);
-out:
-    stw_layout_free(layout);
-    stw_program_free(program);
-    return status;
-}
-
 /* The first place whose forward and backward are the same. */
 static uint32_t alike(const stw_cost *cost, uint32_t place) {
     uint32_t p = 0;
@@ -97,9 +74,13 @@ static stw_status simulate_point(surface *s, point *out, stw_error *err) {
         s->choice.units[p] = cost->n_units;
         STW_TRY(stw_cost_decide(cost, &s->choice, s->build->pool, &decisions, err));
         out->seconds[p] = 0;
-        for (uint32_t k = 0; k < job->n_kinds; k++)
-            if (stw_kind_is_timed(job, k))
-                STW_TRY(simulate_kind(s, &decisions, k, &out->seconds[p], err));
+        for (uint32_t k = 0; k < job->n_kinds; k++) {
+            stw_decided here;
+            if (!stw_kind_is_timed(job, k)) continue;
+            STW_TRY(stw_read_decided(job, &decisions, k, 1u << STW_PHASE_FORWARD_BACKWARD,
+                                     s->build->simulate, &here, err));
+            out->seconds[p] = fmax(out->seconds[p], here.seconds[STW_PHASE_FORWARD_BACKWARD]);
+        }
     }
 out:
     return status;
@@ -117,11 +98,11 @@ static stw_status add_point(surface *s, const uint32_t *acts, stw_error *err) {
     if (find_point(s, acts) != NULL) return STW_STATUS_OK;
     point *points =
         stw_pool_grow(pool, s->points, s->n, (size_t)s->n + 1, &s->point_room, sizeof *points);
-    if (points == NULL) return no_memory(err);
+    if (points == NULL) return stw_planner_no_memory(err);
     s->points = points;
     point *p = &points[s->n];
     *p = (point){.acts = stw_pool_array(pool, s->cost->n_acts, sizeof *p->acts)};
-    if (p->acts == NULL) return no_memory(err);
+    if (p->acts == NULL) return stw_planner_no_memory(err);
     memcpy(p->acts, acts, s->cost->n_acts * sizeof *acts);
     stw_status status = simulate_point(s, p, err);
     if (status == STW_STATUS_OK) s->n++;
@@ -181,7 +162,7 @@ static stw_status add_corner(surface *s, uint32_t corner, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = s->cost;
     uint32_t *acts = stw_pool_array(s->build->pool, cost->n_acts, sizeof *acts);
-    if (acts == NULL) return no_memory(err);
+    if (acts == NULL) return stw_planner_no_memory(err);
     for (uint32_t a = 0; a < cost->n_acts; a++) {
         const bool first = a == 0 || cost->acts[a - 1].group != cost->acts[a].group;
         if (corner == 0 ? last_of(cost, a) == a : first) acts[a] = cost->acts[a].blocks;
@@ -193,7 +174,7 @@ static stw_status add_corner(surface *s, uint32_t corner, stw_error *err) {
         *e = (edge){.option = a, .rest = last_of(cost, a), .corner = corner};
         e->blocks = cost->acts[a].blocks;
         e->acts = stw_pool_array(s->build->pool, cost->n_acts, sizeof *acts);
-        if (e->acts == NULL) return no_memory(err);
+        if (e->acts == NULL) return stw_planner_no_memory(err);
         memcpy(e->acts, acts, cost->n_acts * sizeof *acts);
         for (uint32_t o = 0; o < cost->n_acts; o++)
             if (last_of(cost, o) == e->rest) e->acts[o] = 0;
@@ -217,7 +198,7 @@ static double plane_s(const surface *s, const plane *of, const point *at, uint32
 static stw_status add_plane(surface *s, double *slopes, stw_error *err) {
     plane *planes = stw_pool_grow(s->build->pool, s->planes, s->n_planes, (size_t)s->n_planes + 1,
                                   &s->plane_room, sizeof *planes);
-    if (planes == NULL) return no_memory(err);
+    if (planes == NULL) return stw_planner_no_memory(err);
     s->planes = planes;
     plane *here = &planes[s->n_planes++];
     *here = (plane){.slopes = slopes};
@@ -254,7 +235,7 @@ static stw_status add_planes(surface *s, const edge *e, uint32_t place, stw_erro
     for (uint32_t from = 0, to; from < e->blocks; from = to) {
         to = hull_after(s, e, from, place);
         double *slopes = stw_pool_array(s->build->pool, s->cost->n_acts, sizeof *slopes);
-        if (slopes == NULL) return no_memory(err);
+        if (slopes == NULL) return stw_planner_no_memory(err);
         for (uint32_t i = 0; i < s->n_edges; i++) {
             const edge *other = &s->edges[i];
             if (other->corner == e->corner)
@@ -273,7 +254,7 @@ static stw_status add_row(const surface *s, const plane *of, uint32_t number, st
     stw_cost *cost = s->build->cost;
     double least = INFINITY;
     stw_time_row *row = stw_row_seconds(cost, STW_STRETCH_FORWARD, "forward_plane%u", number);
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     for (uint32_t p = 0; p < cost->n_places; p++) least = fmin(least, of->base_s[p]);
     row->constant_s = least;
     for (uint32_t p = 0; p < cost->n_places; p++)
@@ -304,7 +285,7 @@ static stw_status add_rows(const surface *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const uint32_t places = s->cost->n_places;
     double *held = stw_pool_array(s->build->pool, (size_t)s->n * places, sizeof *held);
-    if (held == NULL) return no_memory(err);
+    if (held == NULL) return stw_planner_no_memory(err);
     for (uint32_t number = 0; number < MOST_ROWS; number++) {
         uint32_t at = 0, place = 0;
         const plane *best = s->planes;
@@ -334,7 +315,7 @@ static stw_status add_compute(stw_build *b, stw_error *err) {
     stw_status status = stw_build_program(b, 0, act, &program, err);
     if (status != STW_STATUS_OK) return status;
     stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_FORWARD, "forward_compute");
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     row->constant_s = stw_read_compute_s(cost->job, program);
     return STW_STATUS_OK;
 }
@@ -345,7 +326,8 @@ static stw_status add_forward(stw_build *b, stw_error *err) {
     surface s = {.build = b, .cost = cost, .choice = stw_choice_new(cost, b->pool)};
     s.edges = stw_pool_array(b->pool, 2 * (size_t)cost->n_acts, sizeof *s.edges);
     double *level = stw_pool_array(b->pool, cost->n_acts, sizeof *level);
-    if (s.choice.acts == NULL || s.edges == NULL || level == NULL) return no_memory(err);
+    if (s.choice.acts == NULL || s.edges == NULL || level == NULL)
+        return stw_planner_no_memory(err);
     STW_TRY(add_compute(b, err));
     STW_TRY(add_corner(&s, 0, err));
     if (s.n_edges > 1) STW_TRY(add_corner(&s, 1, err));
@@ -361,7 +343,7 @@ out:
 stw_status stw_rows_add_whole(stw_build *b, stw_error *err) {
     const stw_cost *cost = b->cost;
     stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_simulated");
-    if (row == NULL) return no_memory(err);
+    if (row == NULL) return stw_planner_no_memory(err);
     for (uint32_t i = 0; i < cost->n_places * cost->n_rings; i++)
         row->unit_s[i] = b->step_s[i] / cost->n_units;
     return cost->forward_backward_known ? add_forward(b, err) : STW_STATUS_OK;

@@ -161,10 +161,10 @@ static stw_status try_settings(const search *s, const char *settings, double mos
     stw_plan *plan = NULL;
     stw_error why = STW_ERROR_INIT;
     *out = (trial){.set = settings, .seconds = INFINITY, .verdict = STW_VERDICT_DOES_NOT_FIT};
-    if (settings == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (settings == NULL) return stw_planner_no_memory(err);
     if (stw_planner_now_s() >= s->end_s) return STW_STATUS_OK;
     run.pool = stw_pool_new(); /* lists stay in the plan's */
-    if (run.pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (run.pool == NULL) return stw_planner_no_memory(err);
     STW_TRY(set_all(&run, settings, &why));
     STW_TRY(stw_run_spec_check(&run, "turn", &why));
     STW_TRY(stw_plan_new_sharing(s->plan->model, &s->plan->cluster, &run, &plan, &why));
@@ -238,8 +238,7 @@ static stw_status take(const search *s, const trial *found, double before_s, stw
     STW_TRY(stw_planner_solve_run(plan, s->options, err));
     plan->turned = stw_pool_string(plan->pool, found->set);
     plan->unturned_s = before_s;
-    if (plan->turned == NULL)
-        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (plan->turned == NULL) status = stw_planner_no_memory(err);
 out:
     return status;
 }
@@ -318,7 +317,7 @@ static stw_status tell(const search *s, const trial *here, stw_error *err) {
     const double here_s = here->seconds;
     trial *list = stw_pool_array(s->pool, MOST_TURNS + MOST_PASSED + 1, sizeof *list);
     uint32_t n = 0;
-    if (list == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (list == NULL) return stw_planner_no_memory(err);
     STW_TRY(find_single(s, here, list, &n, err));
     if (n > 0) {
         STW_TRY(combine(s, list, n, &list[n], err));
@@ -390,7 +389,7 @@ stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *given, s
                 .end_s = fmin(start_s + (limit_s > 0 ? limit_s : STW_PLANNER_TIME_LIMIT_S),
                               stw_planner_now_s() +
                                   fmax(stw_deadline_end_s() - stw_planner_now_s(), 0) / 2)};
-    if (s.pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    if (s.pool == NULL) return stw_planner_no_memory(err);
     status = stw_run_spec_init_as(&plan->run, &s.defaults, err);
     if (status == STW_STATUS_OK) status = turn_keys(&s, start_s, err);
     if (plan->solver.seconds > 0) plan->solver.seconds = stw_planner_now_s() - start_s;
