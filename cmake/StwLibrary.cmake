@@ -45,48 +45,54 @@ add_custom_command(OUTPUT "${whole}"
 set_source_files_properties("${whole}" PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
 add_custom_target(stowage_object DEPENDS "${whole}")
 
+# With the distribution's libraries from their .a files, libstowage.so holds these, too, and needs
+# glibc alone. Their code is made for programs: it may be linked into a library once all of its names
+# are local, but for its use of stdin, which a library has not (library/no_stdin.c).
+if(STW_SHARED AND STW_STATIC_DEPS)
+    set(shared_object "${PROJECT_BINARY_DIR}/lib/stowage_shared.o")
+    set(jansson "${PROJECT_BINARY_DIR}/lib/jansson_without_stdin.a")
+    set(archives "${jansson}" "${YAML_LIBRARY}" "${CSV_LIBRARY}")
+    if(STW_WITH_URING)
+        list(APPEND archives "${URING_LIBRARY}")
+    endif()
+    add_custom_command(OUTPUT "${shared_object}"
+        COMMAND "${CMAKE_OBJCOPY}" --redefine-sym stdin=stw_no_stdin "${JANSSON_LIBRARY}"
+            "${jansson}"
+        COMMAND "${CMAKE_C_COMPILER}" -r -nostdlib -o "${shared_object}" ${objects} ${archives}
+        COMMAND "${CMAKE_OBJCOPY}" "--keep-global-symbols=${STW_EXPORTS}" "${shared_object}"
+        DEPENDS ${rooms} stw_planner "${STW_EXPORTS}" BYPRODUCTS "${jansson}"
+        COMMENT "Linking the object of libstowage.so" COMMAND_EXPAND_LISTS VERBATIM)
+    set_source_files_properties("${shared_object}" PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+    add_custom_target(stowage_shared_object DEPENDS "${shared_object}")
+endif()
+
 # ---- the libraries -------------------------------------------------------------------------------
 set(library_kinds STATIC)
 if(STW_SHARED)
     list(APPEND library_kinds SHARED)
 endif()
-# Debian's archives are not compiled for shared libraries. With STW_STATIC_DEPS libstowage.so takes the distribution's shared
-# ones and has copies of them beside it when it is installed.
-set(STW_BESIDE "")
-if(STW_SHARED AND STW_STATIC_DEPS)
-    set(CMAKE_FIND_LIBRARY_SUFFIXES .so)
-    foreach(name jansson yaml csv uring)
-        if(TARGET stw::${name})
-            find_library(STW_SHARED_${name} ${name} REQUIRED)
-            list(APPEND STW_BESIDE "${STW_SHARED_${name}}")
-        endif()
-    endforeach()
-    set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
-endif()
 foreach(kind IN LISTS library_kinds)
     string(TOLOWER stowage_${kind} library)
-    set(dependencies stw::jansson stw::yaml stw::csv ${STW_URING_LIBRARY})
-    if(kind STREQUAL "SHARED" AND STW_BESIDE)
-        set(dependencies ${STW_BESIDE})
+    set(object "${whole}")
+    set(target stowage_object)
+    set(linked stw::jansson stw::yaml stw::csv ${STW_URING_LIBRARY})
+    if(kind STREQUAL "SHARED" AND STW_STATIC_DEPS)
+        set(object "${shared_object}")
+        set(target stowage_shared_object)
+        set(linked "")
     endif()
-    add_library(${library} ${kind} "${whole}")
-    add_dependencies(${library} stowage_object)
+    add_library(${library} ${kind} "${object}")
+    add_dependencies(${library} ${target})
     set_target_properties(${library} PROPERTIES OUTPUT_NAME stowage LINKER_LANGUAGE C
         ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib"
         LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib"
         VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
-    target_link_libraries(${library} PRIVATE stw_flags ${dependencies} Threads::Threads ${CMAKE_DL_LIBS} m ${STW_CUDA_LIBRARIES})
+    target_link_libraries(${library} PRIVATE stw_flags ${linked} Threads::Threads
+        ${CMAKE_DL_LIBS} m ${STW_CUDA_LIBRARIES})
 endforeach()
 if(STW_SHARED)
     # Nothing of the static CUDA runtime leaks out either.
     target_link_options(stowage_shared PRIVATE "-Wl,--version-script=${STW_VERSION_SCRIPT}"
         -Wl,--no-undefined)
     set_target_properties(stowage_shared PROPERTIES LINK_DEPENDS "${STW_VERSION_SCRIPT}")
-    foreach(path IN LISTS STW_BESIDE)
-        execute_process(COMMAND "${CMAKE_OBJDUMP}" -p "${path}" OUTPUT_VARIABLE headers COMMAND_ERROR_IS_FATAL ANY)
-        string(REGEX MATCH "SONAME +([^\n]+)" soname "${headers}")
-        file(REAL_PATH "${path}" path)
-        install(FILES "${path}" DESTINATION ${CMAKE_INSTALL_LIBDIR} RENAME "${CMAKE_MATCH_1}")
-        set_target_properties(stowage_shared PROPERTIES INSTALL_RPATH "$ORIGIN")
-    endforeach()
 endif()

@@ -49,9 +49,6 @@ class BuildNative(build_py):
             raise SystemExit(f"{prefix} lacks libstowage.so: build with STW_SHARED=ON")
         self.mkpath(str(package / "lib"))
         shutil.copy2(library.resolve(), package / "lib" / "libstowage.so")
-        for beside in library.parent.glob("lib*.so.*"):  # what it links to, by its names (cmake/StwLibrary.cmake)
-            if not beside.name.startswith("libstowage.so"):
-                shutil.copy2(beside, package / "lib" / beside.name)
         plugins = prefix / "lib" / "stowage"
         if plugins.is_dir():
             shutil.copytree(plugins, package / "lib" / "stowage", dirs_exist_ok=True)

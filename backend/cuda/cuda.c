@@ -351,6 +351,35 @@ out:
     return status;
 }
 
+static stw_status reached(stw_device *device, uint32_t event, bool *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    bool on_gpu = false;
+    *out = true;
+    STW_TRY(look_at_event(device, event, &on_gpu, err));
+    if (!on_gpu) goto out;
+    STW_TRY(stw_cuda_device_use(device, err));
+    cudaError_t code = STW_CUDA_CALL(cudaEventQuery(device->events[event]));
+    *out = code != cudaErrorNotReady;
+    if (!*out)
+        (void)cudaGetLastError(); /* it is none, and the next launch would report it */
+    else if (code != cudaSuccess)
+        status = stw_cuda_fail(err, code, "cudaEventQuery", "looking at an event");
+out:
+    return status;
+}
+
+static stw_status native_wait(stw_device *device, void *native, uint32_t event, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    bool on_gpu = false;
+    STW_TRY(look_at_event(device, event, &on_gpu, err));
+    if (!on_gpu) goto out;
+    STW_TRY(stw_cuda_device_use(device, err));
+    STW_CUDA_TRY(cudaStreamWaitEvent(native, device->events[event], 0),
+                 "making a stream of the caller wait");
+out:
+    return status;
+}
+
 static stw_status check_mark(const stw_device *device, uint32_t mark, stw_error *err) {
     if (mark < device->n_marks) return STW_STATUS_OK;
     return stw_fail(err, STW_STATUS_BUG, "mark", "mark %u of %u", mark, device->n_marks);
@@ -409,9 +438,11 @@ static const stw_backend backend_cuda = {
     .host_address = stw_tiers_host_address,
     .copy = copy,
     .set_spans = set_spans,
+    .queue_spans = stw_cuda_device_queue_spans,
     .update = update,
     .norm_reset = norm_reset,
     .norm_add = norm_add,
+    .norm_add_spans = stw_cuda_device_norm_add_spans,
     .norm_counters = norm_counters,
     .norm_factor = norm_factor,
     .norm_result = norm_result,
@@ -420,14 +451,19 @@ static const stw_backend backend_cuda = {
     .commit = stw_tiers_commit,
     .nvme = stw_tiers_nvme,
     .convert = stw_cuda_device_convert,
+    .convert_from = stw_cuda_device_convert_from,
     .seed_grads = stw_cuda_device_seed_grads,
     .put = stw_cuda_device_put,
+    .get = stw_cuda_device_get,
     .zero = stw_cuda_device_zero,
     .digest = stw_cuda_device_digest,
     .link_seconds = stw_cuda_device_link_seconds,
     .record = record,
     .wait = wait_stream,
     .wait_host = wait_host,
+    .reached = reached,
+    .follow_native = stw_cuda_device_follow_native,
+    .native_wait = native_wait,
     .mark = mark,
     .mark_seconds = mark_seconds,
     .synchronize = synchronize,

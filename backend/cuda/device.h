@@ -108,6 +108,9 @@ typedef struct stw_cuda_staged {
     uint64_t digest;
 } stw_cuda_staged;
 
+/** Tables of spans that are queued take turns, too: one is on its way while the next is written. */
+#define STW_CUDA_SPANS_SLOTS 3
+
 #define STW_CUDA_SCALARS_BYTES 8192 /* scalars or staged, and room to warm up in */
 
 /** What a wait on an event has to do. */
@@ -116,7 +119,7 @@ enum { STW_CUDA_EVENT_NEVER, STW_CUDA_EVENT_ON_GPU, STW_CUDA_EVENT_DONE };
 typedef struct stw_cuda_link stw_cuda_link; /* link.c */
 
 struct stw_device {
-    stw_tiers tiers; /* first (backend/tiers.h); its spans: page-locked, source of spans_on_gpu */
+    stw_tiers tiers; /* first (backend/tiers.h); its spans: a page-locked table of span_slots */
     stw_device_config config; /* nvme_folder is not kept */
     int ordinal;
     char bus_id[32]; /* "0000:17:00.0" */
@@ -137,9 +140,13 @@ struct stw_device {
     stw_cuda_scalars *scalars; /* in device memory */
     stw_cuda_staged *staged;   /* page-locked */
     stw_span *spans_on_gpu;    /* room for config.n_spans in device memory */
-    atomic_bool has_factor;    /* norm_factor was called since the device was opened */
-    pthread_mutex_t mutex;     /* of host_bins, from_gpu, staged and what follows */
-    stw_norm_bins host_bins;   /* squares that host streams added */
+    stw_span *span_slots[STW_CUDA_SPANS_SLOTS]; /* page-locked; one unless spans are outside */
+    cudaEvent_t spans_read[STW_CUDA_SPANS_SLOTS];
+    uint64_t n_queued;       /* queue_spans calls: whose turn it is among the slots */
+    cudaEvent_t join;        /* between a stream of the caller's and one of these */
+    atomic_bool has_factor;  /* norm_factor was called since the device was opened */
+    pthread_mutex_t mutex;   /* of host_bins, from_gpu, staged and what follows */
+    stw_norm_bins host_bins; /* squares that host streams added */
     cudaEvent_t bins_read[STW_CUDA_BINS_SLOTS];
     uint64_t n_counted;  /* norm_counters calls: whose turn it is among the slots */
     stw_cuda_link *link; /* NULL before the first link_seconds */
@@ -177,6 +184,19 @@ STW_MUST_USE stw_status stw_cuda_device_zero(stw_device *device, stw_location to
                                              stw_error *err);
 STW_MUST_USE stw_status stw_cuda_device_digest(stw_device *device, stw_typed_range values,
                                                uint64_t element, uint64_t *sum, stw_error *err);
+STW_MUST_USE stw_status stw_cuda_device_convert_from(stw_device *device, stw_stream stream,
+                                                     stw_typed_range to, const void *from,
+                                                     stw_dtype from_dtype, stw_error *err);
+STW_MUST_USE stw_status stw_cuda_device_get(stw_device *device, void *to, stw_location from,
+                                            uint64_t bytes, stw_error *err);
+/* bound.c */
+STW_MUST_USE stw_status stw_cuda_device_queue_spans(stw_device *device, stw_stream stream,
+                                                    const stw_span *spans, uint32_t n,
+                                                    stw_error *err);
+STW_MUST_USE stw_status stw_cuda_device_norm_add_spans(stw_device *device, stw_stream stream,
+                                                       stw_error *err);
+STW_MUST_USE stw_status stw_cuda_device_follow_native(stw_device *device, stw_stream stream,
+                                                      void *native, stw_error *err);
 /* link.c */
 STW_MUST_USE stw_status stw_cuda_device_link_seconds(stw_device *device,
                                                      const stw_link_shape *shape, uint64_t bytes,

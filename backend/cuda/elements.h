@@ -15,6 +15,19 @@ inline unsigned blocks_for(uint64_t items, unsigned per_block, uint64_t most) {
 
 inline bool aligned(const void *a, unsigned bytes) { return ((uintptr_t)a & (bytes - 1)) == 0; }
 
+/* The span of an element: the last that does not begin after it. */
+__device__ uint32_t find_span(const stw_span *spans, uint32_t n_spans, uint64_t at) {
+    uint32_t low = 0, high = n_spans;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (spans[middle].first <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* Every byte is touched once per step, hence the streaming hints: nothing is worth a place in L2.
  * Four neighbours are the unit: 16 bytes of fp32 and 8 of bf16 per thread, so that whatever the
  * types, one instruction of a warp covers 512 or 256 bytes without a gap. */

@@ -32,19 +32,6 @@ constexpr unsigned tile = threads_per_block * per_thread; /* elements of a block
 constexpr unsigned most_tiles = 4; /* of a chunk: so that few need a search */
 constexpr unsigned direct_blocks_per_sm = 2;
 
-/* The span of an element: the last that does not begin after it. */
-__device__ uint32_t find_span(const stw_span *spans, uint32_t n_spans, uint64_t at) {
-    uint32_t low = 0, high = n_spans;
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (spans[middle].first <= at)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* Addresses of the bucket's first element as seen from one span: an element of the span lies where
  * its number in the bucket says, counted from there. Wraps around, as the spans' offsets do. */
 template <stw_element type>
@@ -520,9 +507,12 @@ static cudaError_t load_adamw(stw_cuda_launch launch) {
 }
 
 static cudaError_t load_typed(stw_cuda_launch launch, stw_element type, char *scratch) {
+    const stw_cuda_grads nothing = {};
     cudaError_t code = cudaSuccess;
     for (unsigned offset = 0; offset < 8 && code == cudaSuccess; offset += 4) { /* 4: unaligned */
         code = stw_cuda_norm_add(launch, type, scratch + offset, 0, (stw_norm_bins *)scratch);
+        if (code == cudaSuccess)
+            code = stw_cuda_norm_add_spans(launch, type, &nothing, (stw_norm_bins *)scratch);
         for (int s = 0; s < STW_CUDA_N_SOURCES && code == cudaSuccess; s++)
             code = stw_cuda_convert(launch, type, scratch + offset, scratch, (stw_cuda_source)s, 0);
     }

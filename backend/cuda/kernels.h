@@ -62,6 +62,16 @@ cudaError_t stw_cuda_adamw(stw_cuda_launch launch, const stw_adamw *adamw, const
  * split otherwise over low and high limbs (stw_norm_normalise makes them equal). */
 cudaError_t stw_cuda_norm_add(stw_cuda_launch launch, stw_element type, const void *grads,
                               uint64_t n, stw_norm_bins *bins);
+/** Gradients that lie apart. */
+typedef struct stw_cuda_grads {
+    const void *base;      /* what stw_span.grads counts from */
+    const stw_span *spans; /* GPU memory; without gaps, from element 0 on */
+    uint32_t n_spans;
+    uint64_t n; /* elements of all spans */
+} stw_cuda_grads;
+/** The same for all of these by one kernel, however many and small they are. */
+cudaError_t stw_cuda_norm_add_spans(stw_cuda_launch launch, stw_element type,
+                                    const stw_cuda_grads *grads, stw_norm_bins *bins);
 /** Settings of the norm's kernels for the current device: without them it is slower. */
 cudaError_t stw_cuda_norm_prepare(void);
 /** The sum of two sets of bins as STW_NORM_COUNTERS normalised counters; zeros unless `counts`.

@@ -227,6 +227,146 @@ cudaError_t norm_launch(stw_cuda_launch launch, const void *grads, uint64_t n,
     return cudaGetLastError();
 }
 
+/* ---- gradients that lie apart ----
+ * A warp takes chunks of the flat space and goes through the runs of gradients in each of them with
+ * the same cells, which are emptied when they are full and at the end. */
+
+constexpr uint64_t norm_chunk = 1u << 15; /* elements: many chunks for every warp, and long runs */
+
+template <stw_element type> struct norm_warp {
+    typedef typename norm_type<type>::cell cell;
+    cell *cells;
+    unsigned lane, room;
+    bool special;
+    norm_sum sums[2]; /* of cells `lane` and `lane` + 32 */
+
+    __device__ void empty() {
+        room = norm_room;
+        __syncwarp();
+        special = special || cells[32 * (norm_cells - 1) + lane] != 0;
+        norm_empty(cells, lane, lane, &sums[0]);
+        norm_empty(cells, lane + 32, lane, &sums[1]);
+        __syncwarp();
+    }
+    __device__ void count() { /* a turn of additions */
+        room -= norm_shape<type>::per_turn;
+        if (room < norm_shape<type>::per_turn) empty();
+    }
+    __device__ void to_bins(int unit, stw_norm_bins *bins) {
+        if (lane > 0) norm_to_bins(sums[0], 8 * (int)lane + unit, bins);
+        if (lane < 31) norm_to_bins(sums[1], 8 * (int)lane + 256 + unit, bins);
+        sums[0] = sums[1] = norm_sum{};
+    }
+};
+
+/* All of a run but what the last cell has. */
+template <stw_element type>
+__device__ void norm_run(norm_warp<type> &w, const typename element<type>::type *grads,
+                         uint64_t n) {
+    constexpr unsigned per_load = norm_type<type>::per_load;
+    constexpr unsigned loads = norm_type<type>::loads;
+    char *column = (char *)(w.cells + w.lane);
+    uint64_t head = (0u - (uintptr_t)grads) / sizeof *grads % per_load;
+    if (head > n) head = n;
+    const uint64_t tail = (n - head) % per_load;
+    if (head + tail > 0) {
+        if (w.lane < head + tail)
+            norm_type<type>::add(
+                column,
+                element<type>::bits(grads[w.lane < head ? w.lane : n - tail + (w.lane - head)]));
+        w.count();
+    }
+    const norm_turns turns = {(const uint4 *)(grads + head), (n - head) / per_load, 0, 1};
+    uint4 next[loads];
+    uint64_t at = w.lane;
+#pragma unroll
+    for (unsigned k = 0; k < loads; k++) next[k] = norm_load(turns, at + 32 * k);
+#pragma unroll 1
+    for (uint64_t done = 0; done < turns.n; done += 32 * loads) {
+        uint4 now[loads];
+        at += 32 * loads;
+#pragma unroll
+        for (unsigned k = 0; k < loads; k++) {
+            now[k] = next[k];
+            next[k] = norm_load(turns, at + 32 * k);
+        }
+#pragma unroll
+        for (unsigned k = 0; k < loads; k++) norm_add<type>(column, now[k]);
+        w.count();
+    }
+}
+
+/* What the last cell has, as in norm_special. */
+template <stw_element type>
+__device__ void norm_special_run(norm_warp<type> &w, const typename element<type>::type *grads,
+                                 uint64_t n, stw_norm_bins *bins) {
+    unsigned long long not_finite = 0, nans = 0;
+    for (uint64_t i = 0; i < n; i += 32) {
+        float g = i + w.lane < n ? element<type>::widen(grads[i + w.lane]) : 0.0f;
+        bool finite = fabsf(g) <= 3.40282347e38f;
+        not_finite += !finite;
+        nans += g != g;
+        if (finite && fabsf(g) >= 2305843009213693952.0f)
+            norm_type<type>::add_scaled((char *)(w.cells + w.lane),
+                                        stw_bits_from_float(g * 5.42101086e-20f));
+        w.count();
+    }
+    if (not_finite != 0) atomicAdd((unsigned long long *)&bins->not_finite, not_finite);
+    if (nans != 0) atomicAdd((unsigned long long *)&bins->nans, nans);
+}
+
+template <stw_element type>
+__device__ void norm_walk(norm_warp<type> &w, const stw_cuda_grads &g, bool special,
+                          stw_norm_bins *bins) {
+    typedef typename element<type>::type stored_type;
+    const uint64_t warps = (uint64_t)gridDim.x * norm_shape<type>::warps;
+    uint64_t at = ((uint64_t)blockIdx.x * norm_shape<type>::warps + threadIdx.x / 32) * norm_chunk;
+    for (; at < g.n; at += (warps - 1) * norm_chunk) {
+        const uint64_t end = min((unsigned long long)(at + norm_chunk), (unsigned long long)g.n);
+        for (uint32_t s = find_span(g.spans, g.n_spans, at); at < end; s++) {
+            const stw_span *span = &g.spans[s];
+            const uint64_t stop =
+                min((unsigned long long)(span->first + span->n), (unsigned long long)end);
+            const stored_type *grads =
+                (const stored_type *)((uintptr_t)g.base + span->grads) + (at - span->first);
+            if (special)
+                norm_special_run<type>(w, grads, stop - at, bins);
+            else
+                norm_run<type>(w, grads, stop - at);
+            at = stop;
+        }
+        at = end + (norm_chunk - (end & (norm_chunk - 1))) % norm_chunk; /* the last is short */
+    }
+}
+
+template <stw_element type>
+__global__ void __launch_bounds__(32 * norm_shape<type>::warps, norm_blocks_per_sm)
+    norm_spans_kernel(const __grid_constant__ stw_cuda_grads grads, stw_norm_bins *bins) {
+    typedef norm_shape<type> shape;
+    typedef typename norm_type<type>::cell cell;
+    __shared__ cell cells[shape::warps][norm_cells][32];
+    norm_warp<type> w = {&cells[threadIdx.x / 32][0][0], threadIdx.x % 32, norm_room, false, {}};
+    for (unsigned c = 0; c < norm_cells; c++) w.cells[32 * c + w.lane] = 0;
+    norm_walk<type>(w, grads, false, bins);
+    w.empty();
+    w.to_bins(norm_type<type>::unit, bins);
+    if (!__any_sync(0xFFFFFFFFu, w.special)) return;
+    norm_walk<type>(w, grads, true, bins);
+    w.empty();
+    for (unsigned k = 0; k < 2; k++)
+        norm_to_bins(w.sums[k], 8 * (int)(w.lane + 32 * k) + norm_type<type>::unit + 256, bins);
+}
+
+template <stw_element type>
+cudaError_t norm_launch_spans(stw_cuda_launch launch, const stw_cuda_grads *grads,
+                              stw_norm_bins *bins) {
+    typedef norm_shape<type> shape;
+    unsigned blocks = blocks_for(grads->n, (unsigned)(shape::warps * norm_chunk),
+                                 (uint64_t)launch.sms * norm_blocks_per_sm);
+    norm_spans_kernel<type><<<blocks, 32 * shape::warps, 0, launch.stream>>>(*grads, bins);
+    return cudaGetLastError();
+}
+
 /* ---- from bins to norm and factor ----
  * One block: its threads fetch and store (one at a time, 74 reads over PCIe would take their time),
  * one of them computes. Bins have the layout of counters. */
@@ -271,6 +411,13 @@ cudaError_t stw_cuda_norm_add(stw_cuda_launch launch, stw_element type, const vo
     return cudaErrorInvalidValue;
 }
 
+cudaError_t stw_cuda_norm_add_spans(stw_cuda_launch launch, stw_element type,
+                                    const stw_cuda_grads *grads, stw_norm_bins *bins) {
+    if (type == STW_ELEMENT_F32) return norm_launch_spans<STW_ELEMENT_F32>(launch, grads, bins);
+    if (type == STW_ELEMENT_BF16) return norm_launch_spans<STW_ELEMENT_BF16>(launch, grads, bins);
+    return cudaErrorInvalidValue;
+}
+
 cudaError_t stw_cuda_norm_counters(stw_cuda_launch launch, const stw_norm_bins *gpu_bins,
                                    const stw_norm_bins *host_bins, int counts, uint64_t *counters) {
     norm_counters_kernel<<<1, counter_threads, 0, launch.stream>>>(gpu_bins, host_bins, counts,
@@ -286,8 +433,11 @@ cudaError_t stw_cuda_norm_factor(stw_cuda_launch launch, const uint64_t *counter
 
 /* Ask for as much of the L1 as shared memory as all blocks of a multiprocessor want. */
 template <stw_element type> static cudaError_t prefer_shared() {
-    return cudaFuncSetAttribute(norm_kernel<type>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                cudaSharedmemCarveoutMaxShared);
+    const cudaFuncAttribute share = cudaFuncAttributePreferredSharedMemoryCarveout;
+    cudaError_t code =
+        cudaFuncSetAttribute(norm_kernel<type>, share, cudaSharedmemCarveoutMaxShared);
+    if (code != cudaSuccess) return code;
+    return cudaFuncSetAttribute(norm_spans_kernel<type>, share, cudaSharedmemCarveoutMaxShared);
 }
 
 cudaError_t stw_cuda_norm_prepare(void) {

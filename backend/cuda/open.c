@@ -65,7 +65,8 @@ static stw_status choose(stw_device *device, stw_error *err) {
         STW_TRY(stw_fail(err, STW_STATUS_NO_RESOURCES, "gpu",
                          "GPU %u is asked for, but only %d are visible", device->config.gpu,
                          count));
-    if (!device->config.gpu_is_given && count > 1 && device->config.local_rank >= (uint32_t)count)
+    const bool by_rank = !device->config.gpu_is_given && !device->config.gpu_is_current;
+    if (by_rank && count > 1 && device->config.local_rank >= (uint32_t)count)
         STW_TRY(stw_fail(err, STW_STATUS_NO_RESOURCES, "gpu",
                          "this is rank %u of its node, but only %d GPUs are visible",
                          device->config.local_rank, count));
@@ -74,7 +75,10 @@ static stw_status choose(stw_device *device, stw_error *err) {
     uint32_t ranks = local_world(&device->config);
     device->fetches = stw_cuda_fetches(ranks > (uint32_t)count ? ranks : (uint32_t)count);
     device->ordinal = count == 1 ? 0 : (int)device->config.local_rank;
-    if (device->config.gpu_is_given) device->ordinal = (int)device->config.gpu;
+    if (device->config.gpu_is_given)
+        device->ordinal = (int)device->config.gpu;
+    else if (device->config.gpu_is_current)
+        STW_CUDA_TRY(cudaGetDevice(&device->ordinal), "asking for the current GPU");
     STW_CUDA_TRY(cudaDeviceGetPCIBusId(device->bus_id, (int)sizeof device->bus_id, device->ordinal),
                  "asking for the GPU's address");
 out:
@@ -188,6 +192,11 @@ static stw_status make_events(stw_device *device, stw_error *err) {
     for (int i = 0; i < STW_CUDA_BINS_SLOTS; i++)
         STW_CUDA_TRY(cudaEventCreateWithFlags(&device->bins_read[i], cudaEventDisableTiming),
                      "making an event");
+    for (int i = 0; i < STW_CUDA_SPANS_SLOTS; i++)
+        STW_CUDA_TRY(cudaEventCreateWithFlags(&device->spans_read[i], cudaEventDisableTiming),
+                     "making an event");
+    STW_CUDA_TRY(cudaEventCreateWithFlags(&device->join, cudaEventDisableTiming),
+                 "making an event");
 out:
     return status;
 }
@@ -215,6 +224,11 @@ out:
 _Static_assert(sizeof(stw_cuda_scalars) <= STW_CUDA_SCALARS_BYTES / 2, "room to warm up in");
 _Static_assert(sizeof(stw_cuda_staged) <= STW_CUDA_SCALARS_BYTES, "room for what is staged");
 
+/* Tables of spans outside the arenas change with every step. */
+static uint32_t span_slots(const stw_device_config *config) {
+    return config->spans_outside ? STW_CUDA_SPANS_SLOTS : 1;
+}
+
 /* Device memory and page-locked memory for what is small. */
 static stw_status make_small(stw_device *device, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -228,9 +242,12 @@ static stw_status make_small(stw_device *device, stw_error *err) {
     if (bytes == 0) goto out;
     STW_CUDA_TRY(cudaMalloc(&memory, (size_t)bytes), "allocating the table of spans");
     device->spans_on_gpu = memory;
-    STW_CUDA_TRY(cudaHostAlloc(&memory, (size_t)bytes, cudaHostAllocPortable),
-                 "allocating the host's table of spans");
-    device->tiers.spans = memory;
+    for (int i = 0; i < (int)span_slots(&device->config); i++) {
+        STW_CUDA_TRY(cudaHostAlloc(&memory, (size_t)bytes, cudaHostAllocPortable),
+                     "allocating the host's table of spans");
+        device->span_slots[i] = memory;
+    }
+    device->tiers.spans = device->span_slots[0];
 out:
     return status;
 }
@@ -335,7 +352,7 @@ static stw_status make_arenas(stw_device *device, stw_error *err) {
     device->info.used_after_context = total - unused;
     device->info.total = total;
     device->info.page_locked = device->host.registered + STW_CUDA_SCALARS_BYTES +
-                               (uint64_t)config->n_spans * sizeof(stw_span);
+                               (uint64_t)config->n_spans * span_slots(config) * sizeof(stw_span);
     stw_log(STW_LOG_DEBUG, "GPU %d: %llu bytes in use before the host arena, %llu after it",
             device->ordinal, (unsigned long long)before, (unsigned long long)(total - unused));
     STW_TRY(make_gpu(device, err));
@@ -372,6 +389,9 @@ out:
 static void close_streams(stw_device *device) {
     for (int i = 0; i < STW_CUDA_BINS_SLOTS; i++)
         if (device->bins_read[i] != NULL) (void)cudaEventDestroy(device->bins_read[i]);
+    for (int i = 0; i < STW_CUDA_SPANS_SLOTS; i++)
+        if (device->spans_read[i] != NULL) (void)cudaEventDestroy(device->spans_read[i]);
+    if (device->join != NULL) (void)cudaEventDestroy(device->join);
     for (uint32_t e = 0; e < device->n_events; e++) (void)cudaEventDestroy(device->events[e]);
     for (uint32_t m = 0; m < device->n_marks; m++) (void)cudaEventDestroy(device->marks[m]);
     for (int s = 0; s < STW_N_STREAMS; s++)
@@ -396,7 +416,8 @@ void stw_cuda_device_close(stw_device *device) {
     if (device->spans_on_gpu != NULL) (void)cudaFree(device->spans_on_gpu);
     stw_cuda_pinned_free(&device->host);
     if (device->staged != NULL) (void)cudaFreeHost(device->staged);
-    if (device->tiers.spans != NULL) (void)cudaFreeHost(device->tiers.spans);
+    for (int i = 0; i < STW_CUDA_SPANS_SLOTS; i++)
+        if (device->span_slots[i] != NULL) (void)cudaFreeHost(device->span_slots[i]);
     close_streams(device);
     (void)cudaGetLastError();
     stw_threads_free(device->tiers.threads);

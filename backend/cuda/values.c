@@ -143,6 +143,16 @@ out:
     return status;
 }
 
+stw_status stw_cuda_device_convert_from(stw_device *device, stw_stream stream, stw_typed_range to,
+                                        const void *from, stw_dtype from_dtype, stw_error *err) {
+    source s = {.at = from, .dtype = from_dtype, .each = stw_dtype_bits(from_dtype) / 8};
+    if (!source_of(from_dtype, &s.kind) || !stw_stream_is_gpu(stream) || to.tier == STW_TIER_NVME)
+        return stw_fail(err, STW_STATUS_BUG, "convert", "%s to tier %s on stream %s",
+                        stw_dtype_name(from_dtype), stw_tier_name(to.tier),
+                        stw_stream_name(stream));
+    return convert_on_gpu(device, stream, to, &s, to.tier == STW_TIER_HOST, err);
+}
+
 /* ---- making and looking at values ---- */
 
 stw_status stw_cuda_device_seed_grads(stw_device *device, stw_typed_range to, uint64_t element,
@@ -173,6 +183,21 @@ stw_status stw_cuda_device_put(stw_device *device, stw_location to, const void *
     STW_CUDA_TRY(cudaMemcpyAsync(target, from, (size_t)bytes, cudaMemcpyDefault, stream),
                  "writing to an arena");
     STW_CUDA_TRY(cudaStreamSynchronize(stream), "waiting for a write to an arena");
+out:
+    return status;
+}
+
+stw_status stw_cuda_device_get(stw_device *device, void *to, stw_location from, uint64_t bytes,
+                               stw_error *err) {
+    unsigned char *at = NULL;
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_cuda_quiesce(device, err));
+    STW_TRY(stw_arenas_address(&device->tiers.arenas, from, bytes, &at, err));
+    if (bytes == 0) goto out;
+    cudaStream_t stream = device->streams[STW_STREAM_COMPUTE];
+    STW_CUDA_TRY(cudaMemcpyAsync(to, at, (size_t)bytes, cudaMemcpyDefault, stream),
+                 "reading from an arena");
+    STW_CUDA_TRY(cudaStreamSynchronize(stream), "waiting for a read from an arena");
 out:
     return status;
 }
