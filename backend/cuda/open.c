@@ -204,6 +204,9 @@ out:
 /* An event of this GPU can be recorded on streams of this GPU alone: that tries the caller's. */
 static stw_status make_streams(stw_device *device, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    int least = 0, greatest = 0;
+    STW_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
+    const int priority = device->config.urgent ? greatest : least;
     for (int s = 0; s < STW_N_STREAMS; s++) {
         if (!stw_stream_is_gpu((stw_stream)s)) continue;
         if (device->config.streams[s] != NULL) {
@@ -211,8 +214,9 @@ static stw_status make_streams(stw_device *device, stw_error *err) {
                          "trying a stream of the caller, which must be of the rank's GPU");
             device->streams[s] = device->config.streams[s];
         } else {
-            STW_CUDA_TRY(cudaStreamCreateWithFlags(&device->streams[s], cudaStreamNonBlocking),
-                         "making a stream");
+            STW_CUDA_TRY(
+                cudaStreamCreateWithPriority(&device->streams[s], cudaStreamNonBlocking, priority),
+                "making a stream");
         }
     }
     STW_CUDA_TRY(cudaStreamCreateWithFlags(&device->side, cudaStreamNonBlocking),
