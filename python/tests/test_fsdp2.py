@@ -52,6 +52,9 @@ optimizer = AdamW(model, **options)
 assert len(optimizer._overlap._owners) == 3, len(optimizer._overlap._owners)
 norms = train(model, optimizer, 4)
 assert optimizer.clip_factor < 1
+# the root's forward comes first and waits for all that the root gathers, the last layer too
+names = [m.name for m in optimizer._parts[0].members]
+assert names == ["3.weight", "3.bias", "0.weight", "0.bias", "2.weight", "2.bias"], names
 saved = get_optimizer_state_dict(model, optimizer)
 assert type(saved["state"]["0.weight"]["exp_avg"]).__name__ == "DTensor"
 weights = {k: v.clone() for k, v in model.state_dict().items()}

@@ -71,6 +71,19 @@ class Waits(unittest.TestCase):
         self.assertEqual([m.name for m in optimizer._parts[0].held], [n for n, _ in self.model.named_parameters()])
         self.assertEqual([m.group for m in optimizer._parts[0].held], [0, 1, 1, 1, 0, 1, 0, 1])
 
+    def test_the_native_order_is_that_of_the_forward(self) -> None:
+        class Backwards(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.last, self.first = torch.nn.Linear(96, 17), torch.nn.Linear(96, 96)
+
+            def forward(self, x):
+                return self.last(self.first(x))
+        model = Backwards()
+        optimizer = AdamW(model)
+        self.steps(optimizer, model=model)
+        self.assertEqual([m.name for m in optimizer._parts[0].held], ["first.weight", "first.bias", "last.weight", "last.bias"])
+
     def test_gradients_live_until_their_module_waits(self) -> None:
         optimizer, _ = self.prepared()
         loss_of(self.model, 0).backward()

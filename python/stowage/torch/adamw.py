@@ -14,6 +14,7 @@ from .. import _native
 from .._optimizer import Info
 from .._plan import Plan
 from . import local_plan, norm, state
+from .ahead import Ahead, check_ahead
 from .overlap import Overlap, current_stream
 from .part import Part, split
 from .tensors import Member, all_names, clean_name, local, on_device
@@ -41,6 +42,8 @@ class AdamW(torch.optim.Optimizer):
                     128 MiB. "auto": 90% of what is free at the first step, less 1 GiB
     bucket, depth   bytes of a ring slot, slots ahead; None: the planner's choice
     overlap         hide the step behind the next forward: see hide_behind. False: step() makes the current stream wait
+    ahead           bytes of state to fetch during backward, into memory that it frees: "auto": as many as fit below the job's
+                    peak, which the second iteration measures (it resets torch's peak statistics); 0: none. Needs overlap
     process_group   ranks whose parameters differ, beyond what DTensors say (pipeline stages, FSDP1): the norm is summed over it
     backend         "cuda" or "host"; None: by the parameters' device
     foreach, fused  accepted and ignored: there is one implementation
@@ -58,7 +61,7 @@ class AdamW(torch.optim.Optimizer):
     def __init__(self, params: Any, lr: Union[float, torch.Tensor] = 1e-3, betas: Tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, clip_norm: Optional[float] = None,
                  plan: Union[Plan, str, "os.PathLike[str]", None] = None, gpu_memory: Union[int, str] = 0,
-                 bucket: Optional[int] = None, depth: Optional[int] = None, overlap: bool = True,
+                 bucket: Optional[int] = None, depth: Optional[int] = None, overlap: bool = True, ahead: Union[int, str] = 0,
                  process_group: Any = None, backend: Optional[str] = None, maximize: bool = False,
                  foreach: Optional[bool] = None, capturable: bool = False, differentiable: bool = False,
                  fused: Optional[bool] = None) -> None:
@@ -80,7 +83,10 @@ class AdamW(torch.optim.Optimizer):
                           else local_plan.Settings(0 if gpu_memory == "auto" else _bytes(gpu_memory), None, bucket, depth))
         self._process_group = process_group
         self._backend = backend
-        self._hides = overlap
+        self._look = (None if ahead == 0 else 0 if ahead == "auto" else _bytes(ahead, "ahead"))  # 0: as much as fits
+        if self._look is not None:
+            check_ahead()
+        self._ahead: Optional[Ahead] = None
         self._overlap = Overlap(lambda: parts[0].device)  # not of self: _close keeps it
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize,
                         foreach=foreach, capturable=capturable, differentiable=differentiable, fused=fused,
@@ -136,7 +142,7 @@ class AdamW(torch.optim.Optimizer):
         return items
 
     def _new_members(self) -> List[Member]:
-        """Trainable parameters that no part has, in the order of the model if it is known."""
+        """Trainable parameters that no part has."""
         known = {id(m.param) for part in self._parts for m in part.members}
         taken: Dict[str, int] = {}
         members: List[Member] = []
@@ -145,11 +151,10 @@ class AdamW(torch.optim.Optimizer):
                 if id(param) in known or not param.requires_grad:
                     continue
                 known.add(id(param))  # tied parameters once
-                name = self._overlap.order.get(id(param)) or self._names.get(id(param)) or f"group{number}.param{index}"
+                name = self._overlap.names.get(id(param)) or self._names.get(id(param)) or f"group{number}.param{index}"
                 taken[name] = taken.get(name, 0) + 1
                 members.append(Member(param, name if taken[name] == 1 else f"{name}.{taken[name]}", number))
-        places = {number: place for place, number in enumerate(self._overlap.order)}
-        return sorted(members, key=lambda m: places.get(id(m.param), len(places)))
+        return members
 
     def _open(self) -> None:
         """Make the native optimizers of parameters that have none."""
@@ -159,7 +164,8 @@ class AdamW(torch.optim.Optimizer):
         if not self._parts:
             self._check_job(members)
         settings = self._settings
-        lists = split(members)
+        order = self._overlap.order()
+        lists = [sorted(part, key=lambda m: order.get(id(m.param), len(order))) for part in split(members)]
         budget = self._free_memory(members[0].device) if self._gpu_memory == "auto" else settings.gpu_memory
         total = sum(m.elements for m in members) or 1
         opened: List[Part] = []
@@ -173,9 +179,21 @@ class AdamW(torch.optim.Optimizer):
                 part.close()
             raise
         self._parts.extend(opened)
+        self._look_ahead()
         for part in opened:
             for member in part.members:
                 self.state[member.param]["step"] = part.step_tensor
+
+    def _look_ahead(self) -> None:
+        """Fetch ahead for the part that streams most."""
+        streams = [part for part in self._parts if part.info is not None and part.info.streamed_bytes]
+        if self._look is None or self._ahead is not None or not streams:
+            return
+        part = max(streams, key=lambda part: part.info.streamed_bytes if part.info else 0)
+        if part.device.type != "cuda" and not self._look:
+            return  # no statistics of memory
+        self._ahead = Ahead(part, self._look)
+        self._overlap.forward = self._ahead.forward
 
     def _check_job(self, members: List[Member]) -> None:
         """Every tensor of the job's plan must be a parameter here, with as many elements."""
@@ -238,6 +256,8 @@ class AdamW(torch.optim.Optimizer):
             part.set_step(part.step + 1)
         self._norm = None
         self._overlap.begin(self._parts, held, stream)
+        if self._ahead is not None:
+            self._ahead.stepped()
 
     def _ready(self) -> None:
         self._open()
@@ -291,6 +311,11 @@ class AdamW(torch.optim.Optimizer):
         """Bytes that the native optimizers hold, one for each dtype and kind of sharding. Empty before the first step."""
         return [part.info for part in self._parts if part.info is not None]
 
+    @property
+    def fetched_ahead_bytes(self) -> int:
+        """State that was on the GPU before the last step began, by look-ahead."""
+        return self._ahead.fetched_bytes if self._ahead is not None else 0
+
     # ---- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> Dict[str, Any]:
@@ -321,6 +346,8 @@ class AdamW(torch.optim.Optimizer):
             self._open()
             with self._on_device():
                 state.load(groups, self._parts, state_dict)
+                if self._ahead is not None:
+                    self._ahead.drop()
         for group, loaded in zip(self.param_groups, groups):
             group.update(loaded)
         for hook in getattr(self, "_optimizer_load_state_dict_post_hooks", {}).values():
@@ -334,6 +361,8 @@ class AdamW(torch.optim.Optimizer):
                 if "master" in part.components:
                     for member in part.members:
                         part.write("master", member, local(member.param))
+            if self._ahead is not None:
+                self._ahead.drop()
 
     def _on_device(self) -> ContextManager[Any]:
         return on_device(self._parts[0].device) if self._parts else contextlib.nullcontext()
@@ -372,9 +401,9 @@ def _close(parts: List[Part], overlap: Overlap) -> None:
     overlap.flight = None
 
 
-def _bytes(value: Union[int, str]) -> int:
+def _bytes(value: Union[int, str], name: str = "gpu_memory") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f'gpu_memory: found {value!r}, expected bytes or "auto"')
+        raise ValueError(f'{name}: found {value!r}, expected bytes or "auto"')
     return value
 
 

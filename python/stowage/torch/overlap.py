@@ -70,10 +70,11 @@ class Flight:
 class _Owner:
     """A module with a hook and the parameters that it waits for."""
 
-    __slots__ = ("params", "ran", "state")
+    __slots__ = ("params", "place", "ran", "state")
 
     def __init__(self) -> None:
         self.params: List[int] = []
+        self.place: Optional[int] = None  # in the order of the first forward
         self.ran = False  # with gradients, since the last step
         self.state: Any = None  # FSDP2's, of an FSDPModule
 
@@ -106,23 +107,25 @@ class _SaveHook(_Hook):
 
 
 class Overlap:
-    """order: parameters by their first use in the modules given to `add`, with their names."""
+    """Hooks on the modules of the models given to `add`, and the step under way."""
 
     def __init__(self, device: Callable[[], torch.device]) -> None:
         self._device = device
         self._owners: List[_Owner] = []
         self._by_state: Dict[int, _Owner] = {}
         self._handles: List[Any] = []
-        self.order: Dict[int, str] = {}
+        self._places = 0
+        self.names: Dict[int, str] = {}  # of the models' parameters that the optimizer has
         self.flight: Optional[Flight] = None
+        self.forward: Optional[Callable[[], None]] = None  # called before each module that runs
 
     def add(self, model: torch.nn.Module, params: Set[int]) -> int:
         """Put hooks on the modules that own parameters of the optimizer; returns how many parameters were found."""
         found = 0
         for name, param in model.named_parameters():
             if id(param) in params:
-                found += id(param) not in self.order
-                self.order.setdefault(id(param), clean_name(name))
+                found += id(param) not in self.names
+                self.names.setdefault(id(param), clean_name(name))
         for module, numbers in owners(model, params):
             owner = _Owner()
             owner.params = numbers
@@ -135,6 +138,17 @@ class Overlap:
             self._handles.append(handle)
         self._handles.append(model._register_state_dict_hook(_SaveHook(self, None)))
         return found
+
+    def order(self) -> Dict[int, int]:
+        """Parameters by the order in which a forward waits for them: that of the first forward if there was one, else that
+        of the modules. FSDP2's root comes first with all that it gathers, its last layers too."""
+        known = [owner for owner in self._owners if owner.place is not None]
+        known.sort(key=lambda owner: owner.place or 0)
+        order: Dict[int, int] = {}
+        for owner in known + [owner for owner in self._owners if owner.place is None]:
+            for number in owner.params:
+                order.setdefault(number, len(order))
+        return order
 
     def begin(self, parts: Sequence[Part], grads: Dict[int, torch.Tensor], stream: int) -> None:
         """A step was queued: hide what the last forward showed to be safe, make the stream wait for the rest."""
@@ -154,6 +168,11 @@ class Overlap:
     def arrive(self, owner: _Owner) -> None:
         """A module is about to run."""
         owner.ran = owner.ran or torch.is_grad_enabled()
+        if owner.place is None:
+            owner.place = self._places
+            self._places += 1
+        if self.forward is not None:
+            self.forward()
         flight = self.flight
         if flight is None:
             return
