@@ -6,9 +6,6 @@
 
 #include "planner/resolve.h"
 
-/* Limits are told in steps of this many bytes. */
-static const uint64_t STEP_BYTES = 1ull << 30;
-
 typedef struct filter {
     stw_plan *plan;
     stw_cost *cost;
@@ -43,61 +40,6 @@ static stw_status try_drop(filter *f, const char *resource, const stw_phase *pha
     set_limit(f, resource, phase, UINT64_MAX);
     stw_status status = fits_now(f, needed, err);
     if (status != STW_STATUS_OK || *needed) restore(f, resource, phase);
-    return status;
-}
-
-/* The limit with which the plan itself fits, where it exceeds no other; 0: there is none. Rows are
- * upper bounds, so this may be less than they say. */
-static uint64_t enough_for_walk(const filter *f, const char *resource) {
-    uint64_t over = 0, limit = 0;
-    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++) {
-        const stw_byte_row *row = &f->cost->byte_rows[r];
-        uint64_t bytes = stw_plan_over_bytes(f->plan, row->resource, row->phase);
-        if (is_of(row, resource, NULL)) {
-            limit = f->limits[r];
-            over = bytes > over ? bytes : over;
-        } else if (bytes > 0) {
-            return 0;
-        }
-    }
-    return over > 0 ? ((limit + over) / STEP_BYTES + 1) * STEP_BYTES : 0;
-}
-
-/* The smallest limit of a resource with which everything fits, the others as they are; 0: none was
- * found. */
-static stw_status enough(filter *f, const char *resource, uint64_t *limit_bytes, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    uint64_t low = 0, high = 0;
-    bool fits = false;
-    *limit_bytes = 0;
-    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++) /* of the cluster as it is */
-        f->cost->byte_rows[r].limit_bytes = f->limits[r];
-    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++)
-        if (is_of(&f->cost->byte_rows[r], resource, NULL)) low = f->limits[r];
-    set_limit(f, resource, NULL, UINT64_MAX);
-    STW_TRY(fits_now(f, &fits, err));
-    if (!fits) goto out;
-    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++) {
-        const stw_byte_row *row = &f->cost->byte_rows[r];
-        uint64_t bytes = stw_cost_row_bytes(f->cost, row, &f->choice) + STW_COST_GUARD_BYTES;
-        if (is_of(row, resource, NULL) && bytes > high) high = bytes;
-    }
-    low /= STEP_BYTES; /* does not fit */
-    high = high / STEP_BYTES + 1;
-    while (high > low + 1) {
-        uint64_t mid = low + (high - low) / 2;
-        set_limit(f, resource, NULL, mid * STEP_BYTES);
-        STW_TRY(fits_now(f, &fits, err));
-        if (fits)
-            high = mid;
-        else
-            low = mid;
-    }
-    *limit_bytes = high * STEP_BYTES;
-    uint64_t walk = enough_for_walk(f, resource);
-    if (walk > 0 && walk < *limit_bytes) *limit_bytes = walk;
-out:
-    restore(f, resource, NULL);
     return status;
 }
 
@@ -156,13 +98,6 @@ stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost, double time_limi
     for (int i = 0; i < N; i++) STW_TRY(try_drop(&f, resources[i], NULL, &needed[i], err));
     for (int i = N; i-- > 0;)
         if (needed[i]) STW_TRY(note(&f, resources[i], err));
-    for (uint32_t b = 0; b < plan->n_bindings; b++) {
-        stw_binding *binding = &plan->bindings[b];
-        if (b > 0 && strcmp(binding[-1].resource, binding->resource) == 0)
-            binding->enough_bytes = binding[-1].enough_bytes;
-        else
-            STW_TRY(enough(&f, binding->resource, &binding->enough_bytes, err));
-    }
 out:
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) cost->byte_rows[r].limit_bytes = f.limits[r];
     return status;

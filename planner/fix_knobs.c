@@ -15,6 +15,9 @@ static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
 #define MOST_CHANGES STW_MAX_FIX_CHANGES /* of a step */
 #define MAX_CUT 16                       /* ranks, and experts of each kind of block */
 
+/* A limit is asked about up to so many times what it is, and some more. */
+enum { LIMIT_TIMES = 16, LIMIT_MORE_GIB = 4096 };
+
 /* Counts of GiB and tokens change by one part of so many where others may be at risk. */
 enum { FURTHER_PART = 12 };
 
@@ -462,8 +465,7 @@ static void add_machines(const adding *to) {
     add_knob(to, k);
 }
 
-bool stw_knob_of_limit(const stw_plan *plan, const char *resource, uint64_t most_gib,
-                       stw_knob *out) {
+bool stw_knob_of_limit(const stw_plan *plan, const char *resource, stw_knob *out) {
     const stw_cluster *c = &plan->cluster;
     const struct {
         const char *resource, *key;
@@ -474,8 +476,8 @@ bool stw_knob_of_limit(const stw_plan *plan, const char *resource, uint64_t most
                 {"nvme", "node.nvme.capacity", c->nvme.capacity_bytes}};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const uint64_t from = keys[i].now_bytes / GIB;
-        if (strcmp(resource, keys[i].resource) != 0 || most_gib <= from) continue;
-        *out = counted(keys[i].key, "", STW_KNOB_GIB, from, 1, most_gib - from);
+        if (strcmp(resource, keys[i].resource) != 0) continue;
+        *out = counted(keys[i].key, "", STW_KNOB_GIB, from, 1, LIMIT_TIMES * from + LIMIT_MORE_GIB);
         return true;
     }
     return false;

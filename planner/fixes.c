@@ -18,6 +18,7 @@
 /* Operations of the programs that trials walk, and of those that plan what was found to the end:
  * second or two each. */
 #define SEARCH_WORK 30000000
+#define LIMIT_WORK 6000000 /* of one limit */
 #define VERIFY_WORK 160000000
 
 /* Nodes that take less than this share off what is over are no help. */
@@ -653,18 +654,80 @@ out:
     return status;
 }
 
-stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, const stw_fix_judge *judge,
-                           stw_error *err) {
-    stw_status status;
+/* ---- limits ---- */
+
+static stw_status note_limit(stw_plan *plan, const stw_mix *mix, stw_binding *out, stw_error *err) {
+    stw_change changes[STW_MAX_MIX_CHANGES];
+    out->enough_bytes = (mix->knobs[0]->from + mix->steps[0]) << 30;
+    out->n_changes = stw_mix_changes(plan, mix, changes);
+    for (uint32_t i = 0; i < out->n_changes; i++) {
+        out->changes[i].set = stw_pool_string(plan->pool, changes[i].key);
+        out->changes[i].value = stw_pool_string(plan->pool, changes[i].value);
+        if (out->changes[i].set == NULL || out->changes[i].value == NULL)
+            return stw_planner_no_memory(err);
+    }
+    return STW_STATUS_OK;
+}
+
+/* The smallest limit that fits, if need be at risk: what is added is doubled until it is enough. */
+static stw_status find_limit(const stw_fix_search *search, stw_binding *binding, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_tried here;
+    stw_mix mix = {0};
+    stw_knob knob;
+    if (!stw_knob_of_limit(search->plan, binding->resource, &knob)) return status;
+    range in = {0, knob.n};
+    put(&mix, &knob, knob.n);
+    search->trials->work_left = LIMIT_WORK;
+    STW_TRY(try_mix(search, &mix, &here, err));
+    if (here.is < STW_TRIAL_AT_RISK) goto out;
+    for (uint64_t step = 1; in.low + 1 < in.high;) {
+        mix.steps[0] = step;
+        STW_TRY(try_mix(search, &mix, &here, err));
+        *(here.is >= STW_TRIAL_AT_RISK ? &in.high : &in.low) = step;
+        step = stw_min_u64(2 * in.low, in.low + (in.high - in.low) / 2);
+    }
+    mix.steps[0] = in.high;
+    status = note_limit(search->plan, &mix, binding, err);
+out:
+    return status;
+}
+
+/* @return NULL: no memory */
+static stw_fix_search *begin(stw_plan *plan, double time_limit_s) {
     stw_fix_search *search = stw_pool_array(plan->pool, 1, sizeof *search);
     stw_trials *trials = stw_pool_array(plan->pool, 1, sizeof *trials);
-    plan->n_fixes = 0;
-    plan->fixes = stw_pool_array(plan->pool, STW_MAX_FIXES, sizeof *plan->fixes);
-    if (plan->fixes == NULL || search == NULL || trials == NULL) return stw_planner_no_memory(err);
+    if (search == NULL || trials == NULL) return NULL;
     *trials = (stw_trials){
         .plan = plan, .work_left = SEARCH_WORK, .end_s = stw_planner_now_s() + time_limit_s};
     search->plan = search->found.plan = plan;
     search->trials = trials;
-    status = search_all(search, judge, err);
+    return search;
+}
+
+stw_status stw_planner_limits(stw_plan *plan, double time_limit_s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_fix_search *search = begin(plan, time_limit_s);
+    if (search == NULL) return stw_planner_no_memory(err);
+    for (uint32_t b = 0; b < plan->n_bindings; b++) {
+        stw_binding *here = &plan->bindings[b];
+        const char *phase = here->phase;
+        if (b == 0 || strcmp(here[-1].resource, here->resource) != 0) {
+            STW_TRY(find_limit(search, here, err));
+            continue;
+        }
+        *here = here[-1];
+        here->phase = phase;
+    }
+out:
     return status;
+}
+
+stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, const stw_fix_judge *judge,
+                           stw_error *err) {
+    stw_fix_search *search = begin(plan, time_limit_s);
+    plan->n_fixes = 0;
+    plan->fixes = stw_pool_array(plan->pool, STW_MAX_FIXES, sizeof *plan->fixes);
+    if (plan->fixes == NULL || search == NULL) return stw_planner_no_memory(err);
+    return search_all(search, judge, err);
 }

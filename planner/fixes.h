@@ -166,8 +166,7 @@ double stw_mix_amount(const stw_mix *mix);
  * what costs machines. */
 void stw_knobs_of(const stw_plan *plan, stw_knobs *out);
 /** A knob that raises the limit of a resource in GiB; false: there is no such key. */
-bool stw_knob_of_limit(const stw_plan *plan, const char *resource, uint64_t most_gib,
-                       stw_knob *out);
+bool stw_knob_of_limit(const stw_plan *plan, const char *resource, stw_knob *out);
 
 /* ---- layouts of ranks (fix_layout.c) ---- */
 

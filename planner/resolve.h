@@ -36,7 +36,8 @@ STW_MUST_USE stw_status stw_planner_feasible(const stw_cost *cost, double time_l
 STW_MUST_USE stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost, double time_limit_s,
                                              stw_error *err);
 
-/** Plan the bindings' limits anew as options of the command, and round them so that they fit.
+/** Find the smallest limit of each binding's resource, as options of the command, with which the
+ * plan fits while the others stay. (fixes.c)
  * @param time_limit_s of the whole search */
 STW_MUST_USE stw_status stw_planner_limits(stw_plan *plan, double time_limit_s, stw_error *err);
 
