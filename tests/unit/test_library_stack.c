@@ -31,6 +31,10 @@ typedef struct job {
     stw_plan_t *plan, *other;
     stw_session_t *session;
     stw_result_t *result;
+    stw_plan_t *bound_plan;
+    stw_optimizer_t *optimizer;
+    stw_bound_t *tensors;
+    uint32_t n;
     stw_status_t status;
     const char *name;
     void (*run)(struct job *);
@@ -178,7 +182,63 @@ static void digest(job *j) {
 
 static void adopt(job *j) { j->status = stw_adopt_params(j->session, error); }
 
+/* An optimizer on the model's parameters, which are also their gradients. */
+static void plan_bound(job *j) {
+    static const char *const settings[] = {"precision.params=bf16", "precision.grads=bf16",
+                                           "placement.params=gpu",  "placement.grads=gpu",
+                                           "update.stream=0.5",     "prefetch.bucket=64 KiB"};
+    const stw_plan_options_t options = {
+        .cluster = "tiny.yaml", .settings = settings, .n_settings = 6, .time_limit_s = 60};
+    j->status = stw_make_plan(j->model, &options, sizeof options, &j->bound_plan, error);
+}
+
+static void open_optimizer(job *j) {
+    const stw_optimizer_options_t options = {.backend = "host"};
+    stw_model_info_t info;
+    stw_tensor_t tensor;
+    stw_get_model_info(j->model, &info, sizeof info);
+    j->tensors = calloc(info.tensors, sizeof *j->tensors);
+    for (; stw_get_tensor(j->model, j->n, &tensor, sizeof tensor); j->n++)
+        j->tensors[j->n] = (stw_bound_t){.name = tensor.name,
+                                         .dtype = "BF16",
+                                         .address = calloc(tensor.elements, 2),
+                                         .elements = tensor.elements};
+    j->status = stw_open_optimizer(j->bound_plan, j->tensors, j->n, &options, sizeof options,
+                                   &j->optimizer, error);
+}
+
+static void begin_step(job *j) {
+    const stw_step_options_t options = {
+        .step = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .clip_norm = 1};
+    const void **grads = calloc(j->n, sizeof *grads);
+    uint64_t *counters = NULL, fetched = 0;
+    static char memory[200000];
+    for (uint32_t i = 0; i < j->n; i++) grads[i] = j->tensors[i].address;
+    j->status = stw_bind_gradients(j->optimizer, grads, j->n, error);
+    free(grads);
+    if (j->status == STOWAGE_OK)
+        j->status = stw_fetch_ahead(j->optimizer, memory, sizeof memory, NULL, &fetched, error);
+    if (j->status == STOWAGE_OK)
+        j->status = stw_begin_norm(j->optimizer, 1, NULL, &counters, error);
+    if (j->status == STOWAGE_OK)
+        j->status = stw_begin_step(j->optimizer, &options, sizeof options, error);
+}
+
+static void finish_step(job *j) {
+    stw_sample_t sample;
+    float value;
+    j->status = stw_wait_tensor(j->optimizer, STOWAGE_NONE, NULL, error);
+    if (j->status == STOWAGE_OK)
+        j->status = stw_finish_step(j->optimizer, &sample, sizeof sample, error);
+    if (j->status == STOWAGE_OK)
+        j->status = stw_read_state(j->optimizer, "exp_avg", 0, 0, 1, &value, error);
+}
+
 static void free_all(job *j) {
+    stw_free_optimizer(j->optimizer);
+    for (uint32_t i = 0; i < j->n; i++) free(j->tensors[i].address);
+    free(j->tensors);
+    stw_free_plan(j->bound_plan);
     stw_free_session(j->session);
     stw_free_result(j->result);
     stw_free_plan(j->other);
@@ -192,12 +252,13 @@ static void free_all(job *j) {
 
 static void takes_little_stack(void) {
     static const job calls[] = {
-        CALL(nothing),      CALL(open_model), CALL(open_zoo),      CALL(open_nothing),
-        CALL(plan_here),    CALL(plan_fsdp2), CALL(plan_megatron), CALL(plan_deepspeed),
-        CALL(plan_large),   CALL(plan_roles), CALL(make_plan),     CALL(write_plan),
-        CALL(read_plan),    CALL(walk_plan),  CALL(execute_plan),  CALL(write_result),
-        CALL(open_session), CALL(load),       CALL(seed),          CALL(step),
-        CALL(digest),       CALL(adopt),      CALL(free_all),
+        CALL(nothing),      CALL(open_model),  CALL(open_zoo),      CALL(open_nothing),
+        CALL(plan_here),    CALL(plan_fsdp2),  CALL(plan_megatron), CALL(plan_deepspeed),
+        CALL(plan_large),   CALL(plan_roles),  CALL(make_plan),     CALL(write_plan),
+        CALL(read_plan),    CALL(walk_plan),   CALL(execute_plan),  CALL(write_result),
+        CALL(open_session), CALL(load),        CALL(seed),          CALL(step),
+        CALL(digest),       CALL(adopt),       CALL(plan_bound),    CALL(open_optimizer),
+        CALL(begin_step),   CALL(finish_step), CALL(free_all),
     };
     job state = {0};
     size_t least = 0;
