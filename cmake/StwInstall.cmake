@@ -46,6 +46,7 @@ install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY bench/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench)
 install(FILES include/stowage.h DESTINATION ${CMAKE_INSTALL_DOCDIR}/include)
 install(FILES tests/package/main_job.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/package)
+install(DIRECTORY python/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}/python)
 if(STW_STATIC_DEPS)
     # The binaries hold these libraries; their licences travel along.
     foreach(package glpk:libglpk-dev gmp:libgmp-dev suitesparse:libsuitesparse-dev zlib:zlib1g-dev

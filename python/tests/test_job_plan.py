@@ -10,7 +10,7 @@ import torch
 from _jobs import KIB, mlp, same, train
 
 import stowage
-from stowage.torch import AdamW
+from stowage.torch import AdamW, local_plan
 
 CLUSTER = "nodes: 1\nnode: {gpus: 1, gpu: {memory: 8 GiB}, host: {memory: 64 GiB, limit: 64 GiB}}\n"
 
@@ -46,6 +46,16 @@ class JobPlan(unittest.TestCase):
             total = 8 * sum(p.numel() for p in model.parameters())
             self.assertAlmostEqual(info.streamed_bytes / total, 0.75, delta=0.05)
             self.assertLess(info.gpu_bytes, 0.3 * total + 4 * 64 * KIB)
+
+    def test_a_plan_of_fsdp2(self) -> None:
+        cluster = os.path.join(self.folder, "cluster.yaml")
+        with open(cluster, "w", encoding="utf-8") as file:
+            file.write(CLUSTER.replace("gpus: 1", "gpus: 8"))
+        plan = stowage.plan("Qwen3-0.6B", cluster, set={
+            "engine": "fsdp2", "parallel.dp_shard": 8, "batch.seq_len": 1024, "optimizer.implementation": "stowage",
+            "precision.params": "bf16", "precision.grads": "bf16", "precision.master": "fp32", "placement.moments": "host",
+            "placement.master": "host", "prefetch.bucket": "8 MiB", "prefetch.depth": 2})
+        self.assertEqual(local_plan.from_job(plan), local_plan.Settings(resident=0.0, bucket=8 << 20, depth=2))
 
     def test_a_plan_of_another_model(self) -> None:
         path = job(self.folder, lambda rows: [*rows, ("more.weight", "[7]", "F32")])
