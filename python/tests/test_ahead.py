@@ -113,6 +113,21 @@ class Jobs(unittest.TestCase):
         train(lambda m: optimizer, 2, accumulate=1, model=model, first=4)
         self.assertTrue(same(model, whole))
 
+    def test_a_peak_that_grows_is_measured_again(self) -> None:
+        model = mlp()
+        optimizer = self.make(ahead=256 * KIB)(model)
+        train(lambda m: optimizer, 1, model=model)
+        meter = optimizer._ahead._meter = Meter()
+        train(lambda m: optimizer, 3, model=model, first=1)
+        fetched = optimizer.fetched_ahead_bytes
+        with unittest.mock.patch.object(meter, "highest", return_value=3 * GIB):
+            train(lambda m: optimizer, 1, model=model, first=4)
+        seen = []
+        for step in range(5, 8):
+            train(lambda m: optimizer, 1, model=model, first=step)
+            seen.append(optimizer.fetched_ahead_bytes)
+        self.assertEqual(seen, [0, fetched, fetched])
+
     def test_memory_is_measured_and_comes_back(self) -> None:
         model = mlp()
         optimizer = self.make(ahead=256 * KIB)(model)

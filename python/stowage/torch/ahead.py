@@ -4,8 +4,8 @@ step updates it there and writes it back last.
 
 How much fits is measured, not guessed. In one iteration the highest allocation after each gradient is noted; what lies
 between it and the job's peak is free from that gradient on until the step. Later iterations fetch that much at that
-gradient, so the peak stays what it was. Iterations must have as many backward passes as that one; if the number changes,
-nothing is fetched until an iteration was measured again.
+gradient, so the peak stays what it was. Iterations must have as many backward passes as that one. If the number changes, or
+the peak grows, nothing is fetched until an iteration was measured again.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Ahead:
             # measured[0] is of the forward; segment i + 1 follows gradient i
             self._fetches = schedule(measured[1:], self._peak if self._meter else self._limit + MARGIN, self._limit, PIECE)
             self._expected = self._count
-        elif self._count != self._expected:
+        elif self._count != self._expected or self._grown():
             self._fetches = {}
             self._segments = []  # the next iteration is measured
             if self._meter is not None:
@@ -178,6 +178,10 @@ class Ahead:
         self._count = 0
         self._full = False
         self._stream = torch.cuda.current_stream(self._part.device) if self._part.device.type == "cuda" else 0
+
+    def _grown(self) -> bool:
+        """The job's peak is higher than when it was measured: longer sequences, another phase."""
+        return self._meter is not None and self._meter.highest() > self._peak + MARGIN
 
     def drop(self) -> None:
         """State was written: what was fetched is void."""
