@@ -44,6 +44,13 @@ class Interface(unittest.TestCase):
         train(lambda m: Scheduled(optimizer, scheduler), 4, model=model)
         self.assertNotEqual(optimizer.param_groups[0]["betas"][0], 0.9)
 
+    def test_by_name_as_frameworks_do(self) -> None:
+        import importlib
+
+        kind = getattr(importlib.import_module("stowage.torch"), "AdamW")
+        override = {"gpu_memory": 1 << 20, "fused": True}
+        train(lambda m: kind(m.parameters(), **{"lr": 1e-6, "weight_decay": 0.01, "betas": [0.9, 0.999], **override}), 2)
+
     def test_closure(self) -> None:
         model = mlp()
         optimizer = AdamW(model.parameters(), lr=1e-2)

@@ -165,15 +165,15 @@ class AdamW(torch.optim.Optimizer):
             self._check_job(members)
         settings = self._settings
         order = self._overlap.order()
-        lists = [sorted(part, key=lambda m: order.get(id(m.param), len(order))) for part in split(members)]
+        lists = [sorted(of_part, key=lambda m: order.get(id(m.param), len(order))) for of_part in split(members)]
         budget = self._free_memory(members[0].device) if self._gpu_memory == "auto" else settings.gpu_memory
         total = sum(m.elements for m in members) or 1
         opened: List[Part] = []
         try:
-            for part in lists:
-                share = budget * sum(m.elements for m in part) // total
-                with on_device(part[0].device):
-                    opened.append(Part(part, settings._replace(gpu_memory=share), self._backend))
+            for of_part in lists:
+                share = budget * sum(m.elements for m in of_part) // total
+                with on_device(of_part[0].device):
+                    opened.append(Part(of_part, settings._replace(gpu_memory=share), self._backend))
         except BaseException:
             for part in opened:
                 part.close()

@@ -105,7 +105,7 @@ def _load_member(part: Part, member: Member, row: Optional[Mapping[str, Any]]) -
         part.write(component, member, value)
 
 
-def _shard(member: Member, value: torch.Tensor) -> torch.Tensor:
+def _shard(member: Member, value: Any) -> torch.Tensor:
     """This rank's shard of a loaded tensor."""
     if is_distributed(value):
         if is_distributed(member.param) and tuple(value.placements) != tuple(member.param.placements):
@@ -114,7 +114,7 @@ def _shard(member: Member, value: torch.Tensor) -> torch.Tensor:
     return value.detach()
 
 
-def _like(param: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
+def _like(param: Any, shard: torch.Tensor) -> torch.Tensor:
     """A shard as the parameter is: plain, or a DTensor of the same placements. DTensor.from_local would move it to the GPU."""
     if not is_distributed(param):
         return shard

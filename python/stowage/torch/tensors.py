@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any, ContextManager, Iterator, List, Optional, Tuple
+from typing import Any, ContextManager, Iterator, List, Tuple
 
 import torch
 
@@ -32,7 +32,7 @@ def on_device(device: torch.device) -> ContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
-def shard_of(tensor: torch.Tensor) -> torch.Tensor:
+def shard_of(tensor: Any) -> torch.Tensor:
     """The shard of this rank; the tensor itself if it is a plain one."""
     if is_distributed(tensor):
         tensor = tensor._local_tensor  # to_local() would be recorded by autograd
@@ -79,7 +79,7 @@ def empty_like(tensor: torch.Tensor, dtype: torch.dtype, device: Any) -> torch.T
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=device)
 
 
-def shard_groups(tensor: torch.Tensor) -> Tuple[Any, ...]:
+def shard_groups(tensor: Any) -> Tuple[Any, ...]:
     """Process groups over which the ranks hold different shards, one for each sharded dimension of the mesh."""
     if not is_distributed(tensor):
         return ()
@@ -97,7 +97,7 @@ class Member:
 
     __slots__ = ("param", "name", "group", "dtype", "shape", "stride", "device", "address", "elements")
 
-    def __init__(self, param: torch.Tensor, name: str, group: int) -> None:
+    def __init__(self, param: Any, name: str, group: int) -> None:
         shard = local(param)
         if shard.is_meta:
             raise _native.Error(f"{name}: found a meta tensor, expected memory; materialise the model before the first step")
@@ -133,7 +133,7 @@ class Member:
 
     def gradient(self) -> torch.Tensor:
         """The gradient's shard, in the parameter's layout."""
-        grad: Optional[torch.Tensor] = self.param.grad
+        grad: Any = self.param.grad
         if grad is None:
             frozen = "" if self.param.requires_grad else " (requires_grad was switched off after the first step)"
             raise _native.Error(f"{self.name}: the parameter has no gradient{frozen}; call backward() before step(), and leave "
