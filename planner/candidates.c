@@ -26,7 +26,7 @@ static uint32_t level_of_place(const stw_place *place) {
     return gpu ? 0 : 2;
 }
 
-stw_plainness stw_choice_plainness(const stw_cost *cost, const stw_choice *choice) {
+static stw_plainness plainness_of(const stw_cost *cost, const stw_choice *choice) {
     static const uint32_t act_levels[STW_N_ACTS] = {
         [STW_ACT_KEEP] = 0, [STW_ACT_RECOMPUTE] = 1, [STW_ACT_OFFLOAD] = 2};
     stw_plainness plain = {0, 0};
@@ -177,7 +177,7 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
     if (candidate == NULL) return stw_planner_no_memory(err);
     candidate->rows = rows;
     candidate->excluded = false;
-    candidate->plain = stw_choice_plainness(all->cost, choice);
+    candidate->plain = plainness_of(all->cost, choice);
     candidate->seconds = rows.objective_s;
     if (all->simulate != NULL) {
         stw_status status = simulate(all, candidate, err);

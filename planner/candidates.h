@@ -40,7 +40,6 @@ typedef struct stw_candidates {
 
 #define STW_NO_CANDIDATE UINT32_MAX
 
-stw_plainness stw_choice_plainness(const stw_cost *cost, const stw_choice *choice);
 /** Negative, 0 or positive as `a` is plainer than, as plain as or less plain than `b`. */
 int stw_plainness_compare(const stw_plainness *a, const stw_plainness *b);
 /** Is there work and time left? */

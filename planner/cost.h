@@ -78,7 +78,6 @@ typedef enum stw_stretch {
 typedef struct stw_time_row {
     const char *name;
     stw_stretch stretch;
-    bool ring;       /* of the slots of a ring, not of a resource */
     uint32_t unless; /* the row does not hold where STW_LAST_BLOCKS blocks have this option */
     double constant_s;
     double *unit_s; /* [n_places][n_rings] per unit; equal for all rings where a place has none */

@@ -124,7 +124,9 @@ uint64_t stw_build_most_staging(const stw_build *b, uint32_t load, stw_tier tier
     return most;
 }
 
-uint32_t stw_row_use(const stw_cost *cost, uint32_t place, stw_tier tier) {
+/* The use that carries what a place needs once in a tier: a ring of its own there, any ring, or the
+ * place's own use. */
+static uint32_t use_of(const stw_cost *cost, uint32_t place, stw_tier tier) {
     for (uint32_t u = 0; u < STW_N_RINGS; u++)
         if ((cost->place_uses[place] & (1u << u)) && (u == STW_RING_GPU) == (tier == STW_TIER_GPU))
             return u;
@@ -159,7 +161,7 @@ static void add_once(const place_terms *t, uint64_t least, uint32_t use, stw_byt
     for (uint32_t r = 0; r < cost->n_rings; r++) {
         uint64_t most = 0;
         for (uint32_t p = 0; p < cost->n_places; p++) {
-            if (stw_row_use(cost, p, tier) != use) continue;
+            if (use_of(cost, p, tier) != use) continue;
             const stw_place_bytes *bytes = stw_build_bytes(t->build, t->kind, p, r);
             uint64_t more = bytes->once[t->at][t->memory] - least;
             if (more > 0) cost->place_uses[p] |= 1u << use;

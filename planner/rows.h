@@ -65,9 +65,6 @@ stw_byte_row *stw_row_bytes(stw_cost *cost, stw_phase phase, stw_tier tier, cons
                             uint64_t limit_bytes, const char *format, ...) STW_PRINTF(6, 7);
 stw_time_row *stw_row_seconds(stw_cost *cost, stw_stretch stretch, const char *format, ...)
     STW_PRINTF(3, 4);
-/** The use that carries what a place needs once in a tier: a ring of its own there, any ring, or
- * the place's own use. */
-uint32_t stw_row_use(const stw_cost *cost, uint32_t place, stw_tier tier);
 /** Add what `ranks` of a kind hold at an instant in the row's tier. */
 void stw_row_add_places(const stw_build *b, stw_instant at, uint32_t kind, uint64_t ranks,
                         stw_byte_row *row);

@@ -143,7 +143,6 @@ static stw_status add_ring_row(const stw_build *b, stw_ring_kind ring, stw_error
     if (!any_waits(b, ring)) return STW_STATUS_OK;
     stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_ring_%d", (int)ring);
     if (row == NULL) return stw_planner_no_memory(err);
-    row->ring = true;
     double shared = stw_shared_copy_speed(cost->job);
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
@@ -242,7 +241,6 @@ static stw_status add_work_proof(const stw_build *b, stw_resource resource, int 
                                                    stw_resource_name(resource))
                                  : stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_ring_%d", ring);
     if (row == NULL) return stw_planner_no_memory(err);
-    row->ring = ring >= 0;
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
             const stw_flow *flow = best_flow(b, p, r);
