@@ -148,9 +148,66 @@ static double waits_of(const forward_readings *readings, int pass, const stw_cos
     return all > 0 && longer > 0 ? longer * mine / all / act->blocks : 0;
 }
 
-/* The activations of an offloaded block are on the GPU beside the next block's alone where fewer
- * than STW_LAST_BLOCKS blocks are kept (stw_block_held_to): what a copy takes longer than that
- * block computes is waited for. In backward a second forward of the next block hides some of it.
+/* The share of a group's blocks that another one of the group follows; the last one of a group that
+ * is in a row counts, too. */
+static double followed(const stw_cost *cost, uint32_t group) {
+    const stw_model *model = cost->job->model;
+    uint32_t blocks = 0, alone = 0;
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
+        if (model->blocks[b].group != group) continue;
+        blocks++;
+        alone += b + 1 < model->n_blocks && model->blocks[b + 1].group != group;
+    }
+    if (alone <= 1) return 1;
+    return blocks > 0 ? 1 - (double)alone / blocks : 0;
+}
+
+/* Where all blocks are offloaded, each waits for the stash or the fetch of its neighbour. Beside
+ * other blocks, whose memory is the room for it (stw_block_held_to), a copy runs while these
+ * compute: an offloaded block costs what it does where all are, less the others' computations.
+ * Where groups take turns there is little such room: forward has kept blocks'; backward has no row.
+ * @param compute the row of the pass's computations */
+static stw_status add_waits(stw_build *b, const forward_readings *readings, int pass,
+                            uint32_t compute, stw_error *err) {
+    stw_cost *cost = b->cost;
+    const stw_forward_reading *kept = &readings->acts[STW_ACT_KEEP];
+    stw_time_row *row = stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD,
+                                        "%s_waits", pass ? "backward" : "forward");
+    if (row == NULL) return stw_planner_no_memory(err);
+    row->constant_s = kept->pass[pass].whole_s;
+    memcpy(row->unit_s, cost->time_rows[compute].unit_s,
+           (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const stw_cost_act *act = &cost->acts[a];
+        const stw_forward_reading *here = &readings->acts[act->act];
+        row->act_s[a] = waits_of(readings, pass, cost, a);
+        double beside = act->act == STW_ACT_KEEP        ? 1
+                        : act->act == STW_ACT_RECOMPUTE ? followed(cost, act->group)
+                                                        : 0;
+        row->act_s[a] -=
+            beside * here->group[pass][act->group].stream_s[STW_STREAM_COMPUTE] / act->blocks;
+    }
+    return STW_STATUS_OK;
+}
+
+/* The row of a pass's computations once more, with what blocks are waited for: NULL when memory is
+ * out. */
+static stw_time_row *copy_compute(stw_cost *cost, int pass, uint32_t compute, const char *name,
+                                  uint32_t group) {
+    stw_time_row *row = stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD,
+                                        "%s_%s%u", pass ? "backward" : "forward", name, group);
+    if (row == NULL) return NULL;
+    const stw_time_row *from = &cost->time_rows[compute];
+    row->constant_s = from->constant_s;
+    memcpy(row->unit_s, from->unit_s, (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
+    memcpy(row->act_s, from->act_s, cost->n_acts * sizeof *row->act_s);
+    return row;
+}
+
+/* The activations of an offloaded block are on the GPU beside the next block's alone where that is
+ * of another group, and where fewer than STW_LAST_BLOCKS blocks are kept (stw_block_held_to): what
+ * a copy takes longer than that block computes is waited for. In backward a second forward of the
+ * next block hides some of it.
  * @param compute the row of the pass's computations */
 static stw_status add_alone(stw_build *b, const forward_readings *readings, int pass,
                             uint32_t compute, stw_error *err) {
@@ -163,19 +220,24 @@ static stw_status add_alone(stw_build *b, const forward_readings *readings, int 
             continue;
         const double wait = waits_of(readings, pass, cost, offload);
         if (wait <= 0) continue;
-        stw_time_row *row =
-            stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD, "%s_alone%u",
-                            pass ? "backward" : "forward", act->group);
+        stw_time_row *row = copy_compute(cost, pass, compute, "alone", act->group);
         if (row == NULL) return stw_planner_no_memory(err);
-        const stw_time_row *from = &cost->time_rows[compute];
-        row->constant_s = from->constant_s;
-        memcpy(row->unit_s, from->unit_s,
-               (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
-        memcpy(row->act_s, from->act_s, cost->n_acts * sizeof *row->act_s);
         row->unless = keep;
         row->act_s[offload] += wait;
         row->act_s[recompute] -= fmin(wait, row->act_s[recompute]);
     }
+    return STW_STATUS_OK;
+}
+
+static stw_status add_alternating(stw_build *b, const forward_readings *readings, uint32_t compute,
+                                  stw_error *err) {
+    stw_cost *cost = b->cost;
+    stw_time_row *row = copy_compute(cost, 0, compute, "alternating", 0);
+    if (row == NULL) return stw_planner_no_memory(err);
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        if (cost->acts[a].act == STW_ACT_OFFLOAD)
+            row->act_s[a] +=
+                waits_of(readings, 0, cost, a) * (1 - followed(cost, cost->acts[a].group));
     return STW_STATUS_OK;
 }
 
@@ -391,7 +453,9 @@ stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err) {
         uint32_t compute = b->cost->n_time_rows;
         for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++)
             STW_TRY(add_forward_row(b, &readings, pass, &rows[i], err));
+        if (pass == 0 || readings.in_a_row) STW_TRY(add_waits(b, &readings, pass, compute, err));
         if (pass == 0 || readings.in_a_row) STW_TRY(add_alone(b, &readings, pass, compute, err));
+        if (pass == 0 && !readings.in_a_row) STW_TRY(add_alternating(b, &readings, compute, err));
     }
     const stw_rows_kept kept = stw_proof_begin(b->cost);
     status = add_forward_proof(b, &readings, err);

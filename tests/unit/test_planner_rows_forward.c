@@ -127,7 +127,7 @@ static void recomputed_blocks(void) {
 static void offloaded_blocks(void) {
     errors e = {.n = 0};
     compare_all(STW_ACT_OFFLOAD, &e);
-    check_errors("offloaded", &e, 0.03, 0.2);
+    check_errors("offloaded", &e, 0.03, 0.16);
 }
 
 static void offloaded_beside_recomputed_blocks(void) {
