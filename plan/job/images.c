@@ -37,6 +37,7 @@ uint64_t stw_model_token_pixels(const stw_model *model) {
 }
 
 uint64_t stw_job_seen_patches(const stw_job *job) {
+    if (job->run->batch.image_tokens == 0) return 0; /* it is asked for every block */
     return stw_times(job->run->batch.image_tokens, stw_model_merged_patches(job->model));
 }
 
