@@ -349,9 +349,13 @@ static stw_status pose(stw_solving *s, stw_planner_simulate simulate, stw_error 
     const stw_planner_sieve *sieve = s->options->sieve;
     stw_cost_free(s->cost);
     s->cost = NULL;
-    stw_status status = sieve != NULL && sieve->bytes_alone
-                            ? stw_cost_new_bytes(s->plan->job, &s->cost, err)
-                            : stw_cost_new(s->plan->job, simulate, &s->cost, err);
+    stw_status status;
+    if (sieve == NULL)
+        status = stw_cost_new(s->plan->job, simulate, &s->cost, err);
+    else if (sieve->bytes_alone)
+        status = stw_cost_new_bytes(s->plan->job, &s->cost, err);
+    else
+        status = stw_cost_new_rough(s->plan->job, simulate, &s->cost, err);
     if (status != STW_STATUS_OK) return status;
     s->choice = stw_choice_new(s->cost, s->cost->pool);
     s->judged.choice = stw_choice_new(s->cost, s->cost->pool);

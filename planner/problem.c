@@ -515,12 +515,15 @@ static void fill_job(stw_cost *cost, const stw_job *job, const stw_engine *engin
 }
 
 /* What of a problem is asked for. */
-typedef enum part { OPTIONS, BYTES, ALL } part;
+typedef enum part { OPTIONS, BYTES, ROUGH, ALL } part;
 
 static stw_status build_problem(const stw_job *job, part asked, stw_planner_simulate simulate,
                                 stw_cost **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_build b = {.pool = stw_pool_new(), .seconds = asked == ALL, .simulate = simulate};
+    stw_build b = {.pool = stw_pool_new(),
+                   .seconds = asked >= ROUGH,
+                   .rough = asked == ROUGH,
+                   .simulate = simulate};
     stw_pool *pool = stw_pool_new();
     if (pool != NULL) b.cost = stw_pool_alloc(pool, sizeof *b.cost);
     if (b.cost == NULL || b.pool == NULL) {
@@ -552,6 +555,11 @@ out:
 stw_status stw_cost_new(const stw_job *job, stw_planner_simulate simulate, stw_cost **out,
                         stw_error *err) {
     return build_problem(job, ALL, simulate, out, err);
+}
+
+stw_status stw_cost_new_rough(const stw_job *job, stw_planner_simulate simulate, stw_cost **out,
+                              stw_error *err) {
+    return build_problem(job, ROUGH, simulate, out, err);
 }
 
 stw_status stw_cost_new_bytes(const stw_job *job, stw_cost **out, stw_error *err) {

@@ -12,6 +12,9 @@
  * sums of what programs ask for */
 STW_MUST_USE stw_status stw_cost_new(const stw_job *job, stw_planner_simulate simulate,
                                      stw_cost **out, stw_error *err);
+/** The same for a trial: of counts of blocks fewer are simulated. */
+STW_MUST_USE stw_status stw_cost_new_rough(const stw_job *job, stw_planner_simulate simulate,
+                                           stw_cost **out, stw_error *err);
 /** The same without rows of seconds, in which every choice takes none: what fits? */
 STW_MUST_USE stw_status stw_cost_new_bytes(const stw_job *job, stw_cost **out, stw_error *err);
 /** What can be chosen alone, without any rows: places, rings, policies of blocks, loads. */

@@ -25,6 +25,7 @@ typedef struct stw_build {
     uint64_t *staging_bytes;     /* [n_kinds][n_loads][STW_N_TIERS] of the load */
     uint64_t context_bytes, process_bytes;
     bool seconds; /* are there rows of seconds? */
+    bool rough;   /* counts of blocks that lie on straight lines are not simulated */
     stw_planner_simulate simulate;
     double *step_s; /* [n_places][n_rings] simulated, where all units share one place */
     bool page_tables;

@@ -143,7 +143,7 @@ static stw_status refine(surface *s, const edge *e, uint32_t from, uint32_t to, 
     if (middle == from) return STW_STATUS_OK;
     STW_TRY(add_point_at(s, e, middle, err));
     const stw_job *job = s->cost->job;
-    const bool mixes = job->engine->mixes != NULL && job->engine->mixes(job);
+    const bool mixes = !s->build->rough && job->engine->mixes != NULL && job->engine->mixes(job);
     if (!mixes && is_straight(s, e, from, middle, to)) return STW_STATUS_OK;
     STW_TRY(refine(s, e, from, middle, err));
     STW_TRY(refine(s, e, middle, to, err));
