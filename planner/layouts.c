@@ -21,8 +21,8 @@
 #define MOST_SIEVED 1024u
 #define CENTRES 3u /* of which neighbours are planned in a round */
 /* The same of a brief search. */
-#define BRIEF_SEEDS 16u
-#define BRIEF_PLANS 56u
+#define BRIEF_SEEDS 24u
+#define BRIEF_PLANS 96u
 
 #define BATCH 16u    /* planned against the same best plan */
 #define FINALISTS 4u /* planned at once with all that the planner compares */
