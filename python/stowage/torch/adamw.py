@@ -40,7 +40,7 @@ class AdamW(torch.optim.Optimizer):
     plan            a Plan, or path of a plan file, of the whole job: how much state is resident, bucket and depth
     gpu_memory      bytes of GPU memory for resident state and the ring of buckets. 0: all state on the host, a ring of at most
                     128 MiB. "auto": 90% of what is free at the first step, less 1 GiB
-    bucket, depth   bytes of a ring slot, slots ahead; None: the planner's choice
+    bucket, depth   bytes of a ring slot, slots; larger buckets hide better behind long kernels. None: 128 MiB in three slots
     overlap         hide the step behind the next forward: see hide_behind. False: step() makes the current stream wait
     ahead           bytes of state to fetch during backward, into memory that it frees: "auto": as many as fit below the job's
                     peak, which the second iteration measures (it resets torch's peak statistics); 0: none. Needs overlap

@@ -19,15 +19,16 @@ from .._plan import Plan, plan
 
 UNIT = 2048  # parameters: the planner places state in units of so many
 _SMALLEST_BUCKET = 1 << 20
-_SMALL_STATE = 1 << 27  # bytes below which the planner's buckets would be larger than the state
+_RING = 1 << 27  # bytes of a ring of the default size
+_SLOTS = 3  # one comes up, one is updated, one goes down
 
 
 class Settings(NamedTuple):
     """What the caller wants of a plan.
 
-    gpu_memory  bytes of GPU memory for resident state and the ring; 0: no state, and a ring of the planner's choice
+    gpu_memory  bytes of GPU memory for resident state and the ring; 0: no state, and a ring of 128 MiB at most
     resident    share of the parameters with resident state, instead of gpu_memory
-    bucket      bytes of a ring slot; depth: slots ahead. None: the planner's choice
+    bucket      bytes of a ring slot; depth: slots. None for both: three slots that make up 128 MiB; None for one: the planner's choice
     """
 
     gpu_memory: int = 0
@@ -61,8 +62,8 @@ def make(tensors: Sequence[Tuple[str, int]], dtype: str, settings: Settings) -> 
     """Plan the state of tensors (name, elements), in the order in which they will be updated."""
     units = -(-sum(n for _, n in tensors) // UNIT)
     state = units * UNIT * state_bytes(dtype)
-    if settings.bucket is None and state < _SMALL_STATE:
-        settings = settings._replace(bucket=max(_SMALLEST_BUCKET, state // 8))
+    if settings.bucket is None and settings.depth is None:
+        settings = settings._replace(bucket=_bucket(state), depth=_SLOTS)
     if settings.resident is not None:
         return _try(tensors, dtype, round(units * settings.resident), units, settings)
     if settings.gpu_memory <= 0:
@@ -71,6 +72,12 @@ def make(tensors: Sequence[Tuple[str, int]], dtype: str, settings: Settings) -> 
     if made[1].gpu_bytes <= settings.gpu_memory:
         return made
     return _fill(tensors, dtype, units, settings)
+
+
+def _bucket(state: int) -> int:
+    """Bytes of a slot where the caller names none: large, since an update that hides behind a forward waits for a running
+    kernel's end each time; but a few buckets at least."""
+    return min(_RING // _SLOTS, max(_SMALLEST_BUCKET, state // 8)) // _native.ALIGNMENT * _native.ALIGNMENT
 
 
 def _fill(tensors: Sequence[Tuple[str, int]], dtype: str, units: int, settings: Settings) -> Tuple[Plan, Info]:
