@@ -63,6 +63,7 @@ static void count_work(stw_candidates *all, uint64_t work) {
 /* Activations do not change the step: the seconds of one with the same state; NaN: none is known.
  */
 static double known_step_s(const stw_candidates *all, const stw_choice *choice) {
+    if (stw_job_hides_step(all->cost->job)) return NAN; /* it depends on the forward */
     for (uint32_t i = all->n; i-- > 0;) {
         const stw_choice *other = &all->list[i].choice;
         if (other->ring == choice->ring && all->list[i].forward_bytes > 0 &&

@@ -227,11 +227,14 @@ static bool keeps_whole(const stw_cost *cost, const stw_choice *choice) {
 void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evaluation *out) {
     uint32_t uses = stw_choice_uses(cost, choice);
     memset(out, 0, sizeof *out);
-    for (uint32_t r = 0; r < cost->n_time_rows; r++) {
-        const stw_time_row *row = &cost->time_rows[r];
-        double seconds = row_seconds(cost, row, choice, uses);
-        if (seconds > out->stretch_s[row->stretch]) out->stretch_s[row->stretch] = seconds;
-    }
+    for (int hidden = 0; hidden < 2; hidden++) /* what is hidden behind others comes last */
+        for (uint32_t r = 0; r < cost->n_time_rows; r++) {
+            const stw_time_row *row = &cost->time_rows[r];
+            if (row->hides != (hidden != 0)) continue;
+            double seconds = row_seconds(cost, row, choice, uses);
+            if (row->hides) seconds -= out->stretch_s[STW_STRETCH_FORWARD];
+            if (seconds > out->stretch_s[row->stretch]) out->stretch_s[row->stretch] = seconds;
+        }
     out->load_s = cost->load_s[choice->load];
     for (uint32_t p = 0; p < cost->n_places; p++)
         out->load_s += choice->units[p] * cost->load_unit_s[p];
@@ -265,7 +268,7 @@ double stw_cost_least_seconds(const stw_cost *cost) {
     double stretches[STW_N_STRETCHES] = {0}, all = 0;
     for (uint32_t r = 0; r < cost->n_time_rows; r++) {
         const stw_time_row *row = &cost->time_rows[r];
-        if (row->unless != STW_NO_ACT) continue;
+        if (row->unless != STW_NO_ACT || row->hides) continue;
         stretches[row->stretch] = fmax(stretches[row->stretch], least_of_row(cost, row));
     }
     for (int p = 0; p < STW_N_STRETCHES; p++) all += cost->stretch_weight[p] * stretches[p];

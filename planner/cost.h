@@ -78,6 +78,8 @@ typedef enum stw_stretch {
 typedef struct stw_time_row {
     const char *name;
     stw_stretch stretch;
+    bool hides;      /* of a step that goes on beside the next forward: one of the stretch FORWARD
+                        hides as much of it */
     uint32_t unless; /* the row does not hold where STW_LAST_BLOCKS blocks have this option */
     double constant_s;
     double *unit_s; /* [n_places][n_rings] per unit; equal for all rings where a place has none */

@@ -394,6 +394,7 @@ static void add_time_row(stw_ilp *ilp, const stw_time_row *row) {
     const double unit = per_second(ilp);
     stw_milp_row_add(milp, row->constant_s * unit, INFINITY, "%s", row->name);
     stw_milp_term_add(milp, ilp->at.stretch_s + (uint32_t)row->stretch, 1);
+    if (row->hides) stw_milp_term_add(milp, ilp->at.stretch_s + STW_STRETCH_FORWARD, 1);
     for (uint32_t p = 0; p < cost->n_places; p++) {
         const double *unit_s = &row->unit_s[p * cost->n_rings + first];
         if (cost->place_uses[p] == 0 || same_for_all_rings(unit_s, n_rings)) {

@@ -63,6 +63,22 @@ stw_status stw_read_seconds(const stw_job *job, const stw_program *program, stw_
     return status;
 }
 
+/* Forward, backward and step together, of which one may hide a part of the other.
+ * @param seconds [STW_N_PHASES] out; NaN of other phases */
+static stw_status read_together(const stw_job *job, const stw_program *program,
+                                stw_planner_simulate simulate, double *seconds, stw_error *err) {
+    const stw_phase phases[] = {STW_PHASE_FORWARD_BACKWARD, STW_PHASE_OPTIMIZER_STEP};
+    stw_movement both[2];
+    stw_program part = *program;
+    part.movements = both;
+    part.n_movements = 0;
+    for (size_t i = 0; i < 2; i++) {
+        const stw_movement *movement = stw_program_movement(program, phases[i]);
+        if (movement != NULL) both[part.n_movements++] = *movement;
+    }
+    return simulate(job, &part, seconds, err);
+}
+
 stw_status stw_read_decided(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
                             uint32_t phases, stw_planner_simulate simulate, stw_decided *out,
                             stw_error *err) {
@@ -80,11 +96,18 @@ stw_status stw_read_decided(const stw_job *job, const stw_decisions *decisions, 
         stw_live_apply(&live, &program->ops[i]);
     out->before_bytes = live.total[STW_TIER_GPU];
     out->work = program->n_ops;
+    const uint32_t both = 1u << STW_PHASE_FORWARD_BACKWARD | 1u << STW_PHASE_OPTIMIZER_STEP;
+    const bool hides = stw_job_hides_step(job) && (phases & both) == both;
+    double together[STW_N_PHASES];
+    if (hides) STW_TRY(read_together(job, program, simulate, together, err));
     for (int p = 0; p < STW_N_PHASES; p++) {
         movement = stw_program_movement(program, (stw_phase)p);
         if ((phases & 1u << p) == 0 || movement == NULL) continue;
-        STW_TRY(stw_read_seconds(job, program, (stw_phase)p, simulate, &out->seconds[p], err));
         out->work += movement->n_ops;
+        if (hides)
+            out->seconds[p] = together[p];
+        else
+            STW_TRY(stw_read_seconds(job, program, (stw_phase)p, simulate, &out->seconds[p], err));
     }
 out:
     stw_layout_free(layout);

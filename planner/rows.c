@@ -85,6 +85,7 @@ stw_time_row *stw_row_seconds(stw_cost *cost, stw_stretch stretch, const char *f
     *row = (stw_time_row){
         .name = stw_pool_string(pool, name),
         .stretch = stretch,
+        .hides = stretch == STW_STRETCH_STEP && stw_job_hides_step(cost->job),
         .unit_s = stw_pool_array(pool, (size_t)cost->n_places * cost->n_rings, sizeof(double)),
         .ring_s = stw_pool_array(pool, (size_t)cost->n_uses * cost->n_rings, sizeof(double)),
         .act_s = stw_pool_array(pool, cost->n_acts, sizeof(double))};

@@ -100,6 +100,7 @@ static stw_status add_resource_row(const stw_build *b, stw_resource resource, st
     stw_time_row *row =
         stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_%s", stw_resource_name(resource));
     if (row == NULL) return stw_planner_no_memory(err);
+    if (resource == STW_RESOURCE_HBM) row->hides = false; /* the GPU's own work */
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
             const stw_flow *flow = stw_build_flow(b, p, r);
@@ -119,6 +120,7 @@ static stw_status add_stream_row(const stw_build *b, stw_stream stream, stw_erro
     stw_time_row *row =
         stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_stream_%s", stw_stream_name(stream));
     if (row == NULL) return stw_planner_no_memory(err);
+    if (stream == STW_STREAM_COMPUTE) row->hides = false;
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
             const stw_flow *flow = stw_build_flow(b, p, r);
@@ -220,6 +222,7 @@ static stw_status add_stream_proof(const stw_build *b, stw_stream stream, stw_er
         stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_stream_%s_%u",
                                             stw_stream_name(stream), use);
         if (row == NULL) return stw_planner_no_memory(err);
+        if (stream == STW_STREAM_COMPUTE) row->hides = false;
         for (uint32_t p = 0; p < cost->n_places; p++)
             for (uint32_t r = 0; r < cost->n_rings; r++) {
                 const stw_flow *flow = best_flow(b, p, r);
@@ -241,6 +244,7 @@ static stw_status add_work_proof(const stw_build *b, stw_resource resource, int 
                                                    stw_resource_name(resource))
                                  : stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_ring_%d", ring);
     if (row == NULL) return stw_planner_no_memory(err);
+    if (ring < 0 && resource == STW_RESOURCE_HBM) row->hides = false;
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
             const stw_flow *flow = best_flow(b, p, r);
@@ -264,6 +268,7 @@ static stw_status add_after_norm(const stw_build *b, uint32_t index, stw_resourc
     if (row == NULL) return stw_planner_no_memory(err);
     const stw_time_row *from = &cost->time_rows[index];
     double sum_s = (double)INFINITY;
+    row->hides = from->hides;
     memcpy(row->ring_s, from->ring_s, (size_t)cost->n_uses * cost->n_rings * sizeof *row->ring_s);
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {

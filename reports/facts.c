@@ -212,6 +212,8 @@ void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts) {
     for (unsigned p = 0; p < STW_N_PHASES; p++) {
         stw_phase_facts *f = &facts->phases[p];
         f->time_s = plan->time_s[p];
+        f->whole_s = f->time_s;
+        if (p == STW_PHASE_OPTIMIZER_STEP) f->whole_s += stw_plan_hidden_s(plan);
         for (uint32_t k = 0; k < plan->job->n_kinds; k++) add_kind(plan, k, (stw_phase)p, f);
         for (uint32_t n = 0; n < plan->job->n_node_kinds; n++) add_node(plan, n, (stw_phase)p, f);
         if (!f->present) continue;

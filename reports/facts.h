@@ -11,6 +11,7 @@
 typedef struct stw_phase_facts {
     bool present;        /* the plan has such a movement */
     double time_s;       /* NaN: unknown */
+    double whole_s;      /* the same with what is hidden beside another phase */
     bool is_bound;       /* the next two are known */
     stw_resource binds;  /* bottleneck: the resource with the most seconds of demand */
     double busy_s;       /* its seconds of demand */

@@ -289,7 +289,7 @@ static void time_row(const stw_section *s, stw_table *t, unsigned p, const stw_r
                    : isnan(run->time_s[p]) ? "not measured"
                                            : stw_word_seconds(run->time_s[p]).text);
     stw_table_cell(t, "%s", known && f->is_bound ? stw_resource_words(f->binds) : "");
-    stw_table_cell(t, "%s", known && f->is_bound ? stw_word_share(f->busy_s, f->time_s).text : "");
+    stw_table_cell(t, "%s", known && f->is_bound ? stw_word_share(f->busy_s, f->whole_s).text : "");
 }
 
 static void put_times(const stw_section *s, const stw_run_result *run) {

@@ -87,6 +87,9 @@ static void format_passes(const stw_section *s, stw_text *out) {
         if (passes > 1) stw_text_printf(out, "%" PRIu64 " x ", passes);
         stw_text_printf(out, "%s %s", stw_phase_name((stw_phase)p),
                         stw_word_seconds(s->facts->phases[p].time_s).text);
+        if (p == STW_PHASE_OPTIMIZER_STEP && stw_plan_hidden_s(s->plan) > 0)
+            stw_text_printf(out, " of %s",
+                            stw_word_seconds(s->plan->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP]).text);
     }
     const uint64_t every = s->plan->run.checkpoint.every;
     if (every > 0 && isfinite(s->facts->phases[STW_PHASE_CHECKPOINT].time_s))
@@ -125,6 +128,17 @@ void stw_section_iteration(const stw_section *s) {
     stw_text_free(&untimed);
 }
 
+/* Where a step goes on beside the next forward. */
+static void put_hidden(const stw_section *s) {
+    const double hidden_s = stw_plan_hidden_s(s->plan);
+    if (!(hidden_s > 0)) return;
+    stw_doc_line(s->out, s->format,
+                 "Hidden: %s of a step of %s go by beside the next forward, whose modules wait for "
+                 "their parameters (optimizer.overlap).",
+                 stw_word_seconds(hidden_s).text,
+                 stw_word_seconds(s->plan->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP]).text);
+}
+
 void stw_section_costs(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const char *rank = stw_cluster_has_gpus(&plan->cluster) ? "GPU" : "rank",
@@ -134,6 +148,7 @@ void stw_section_costs(const stw_section *s) {
     stw_text untimed = STW_TEXT_INIT;
     if (!(iteration_s > 0)) return;
     stw_section_iteration(s);
+    put_hidden(s);
     name_untimed(plan->job, &untimed);
     if (untimed.failed) s->out->failed = true;
     double per_s = stw_plan_iteration_tokens(plan) / iteration_s;
@@ -186,7 +201,7 @@ void stw_section_bottleneck(const stw_section *s) {
     const stw_phase_facts *f = &s->facts->phases[longest];
     stw_doc_line(s->out, s->format,
                  "Bottleneck: %s, busy for %s of %s, which is %s of the iteration.",
-                 stw_resource_words(f->binds), stw_word_share(f->busy_s, f->time_s).text,
+                 stw_resource_words(f->binds), stw_word_share(f->busy_s, f->whole_s).text,
                  stw_phase_name((stw_phase)longest), stw_word_share(most_s, iteration_s).text);
     put_threads(s, iteration_s);
 }

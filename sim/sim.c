@@ -6,6 +6,7 @@
 
 #include "core/deadline.h"
 #include "plan/program/share.h"
+#include "sim/hidden.h"
 
 /* Operations that end within this share of a step end together: their times differ only by
  * rounding.
@@ -292,6 +293,7 @@ static stw_status make(const stw_job *job, const stw_program *program, simulatio
     }
     for (unsigned p = 0; p < STW_N_PHASES; p++)
         sim->phase_start_s[p] = sim->phase_end_s[p] = sim->phase_s[p] = NAN;
+    sim->exposed_s = NAN;
     *out = sim;
     return STW_STATUS_OK;
 }
@@ -310,6 +312,7 @@ static stw_status run(const stw_job *job, const stw_program *program, bool accou
         STW_TRY(run_movement(&e, &program->movements[m], err));
         if (accounts) account(sim, &program->movements[m], &live);
     }
+    STW_TRY(stw_sim_hide(sim, err));
     *out = sim;
     sim = NULL;
 out:
@@ -326,7 +329,10 @@ void stw_sim_free(stw_sim *sim) {
     if (sim != NULL) stw_pool_free(sim->pool);
 }
 
-double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase) { return sim->phase_s[phase]; }
+double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase) {
+    const bool hidden = phase == STW_PHASE_OPTIMIZER_STEP && !isnan(sim->exposed_s);
+    return hidden ? sim->exposed_s : sim->phase_s[phase];
+}
 
 stw_status stw_sim_seconds(const stw_job *job, const stw_program *program,
                            double seconds[STW_N_PHASES], stw_error *err) {

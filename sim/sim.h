@@ -21,7 +21,8 @@ typedef struct stw_sim {
     stw_sim_op *ops; /* [program->n_ops]; times from the start of the first movement */
     /* From the first to the last movement of a phase; NaN: there is none. */
     double phase_start_s[STW_N_PHASES], phase_end_s[STW_N_PHASES];
-    double phase_s[STW_N_PHASES];                 /* of the trainer's movements; NaN: it has none */
+    double phase_s[STW_N_PHASES]; /* of the trainer's movements; NaN: it has none */
+    double exposed_s; /* what a step adds to an iteration (hidden.h); NaN: it is not hidden */
     double busy_s[STW_N_PHASES][STW_N_RESOURCES]; /* seconds of demand done */
     stw_peaks peaks;                              /* in list order, the order of allocation */
 } stw_sim;
@@ -31,7 +32,8 @@ typedef struct stw_sim {
 STW_MUST_USE stw_status stw_sim_run(const stw_job *job, const stw_program *program, stw_sim **out,
                                     stw_error *err);
 void stw_sim_free(stw_sim *sim);
-/** Seconds of a phase of the trainer (NaN: no such movement). */
+/** Seconds that a phase of the trainer adds to an iteration (NaN: no such movement): all of its
+ * seconds, of a step that goes on beside a forward those that this has to wait for. */
 double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase);
 /** Is the simulated time of a phase a prediction? Not where the plan does not fit, and not for what
  * the framework would do on GPUs that the cluster lacks: nobody will run it. */

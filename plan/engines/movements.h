@@ -55,6 +55,8 @@ void stw_build_transfer(stw_builder *b);
 
 /** Gradients of the shards appear (as a backward leaves them) or go. */
 void stw_build_shard_grads(stw_builder *b, bool alloc);
+/** Do the gradients of a step stay until the forward of their blocks? */
+bool stw_holds_grads(const stw_job *job);
 /** Forward and backward as FSDP2 does them.
  * @param lazy_grads sharded gradients appear block by block (else they are regions) */
 void stw_build_forward_backward(stw_builder *b, bool lazy_grads);

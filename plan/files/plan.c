@@ -427,6 +427,12 @@ double stw_plan_iteration_s(const stw_plan *plan) {
     return seconds;
 }
 
+double stw_plan_hidden_s(const stw_plan *plan) {
+    const double all_s = plan->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP];
+    const double left_s = plan->time_s[STW_PHASE_OPTIMIZER_STEP];
+    return stw_job_hides_step(plan->job) && all_s > left_s ? all_s - left_s : 0;
+}
+
 double stw_plan_iteration_tokens(const stw_plan *plan) {
     return (double)stw_job_iteration_tokens(plan->job);
 }

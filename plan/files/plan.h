@@ -223,6 +223,9 @@ double stw_plan_estimate_s(const stw_plan *plan, double objective_s);
 /** Seconds of an iteration after the first: the sum of time_s over its passes. NaN where the time
  * of one of its phases is unknown, or forward and backward are not in the program. */
 double stw_plan_iteration_s(const stw_plan *plan);
+/** Seconds of a later step that go by beside the next forward (optimizer.overlap): time_s has what
+ * is left of it, the first step's seconds are all of them. 0: none. */
+double stw_plan_hidden_s(const stw_plan *plan);
 /** Tokens that all ranks together train in one iteration. */
 double stw_plan_iteration_tokens(const stw_plan *plan);
 

@@ -613,6 +613,18 @@ const char *stw_rank_group_name(stw_rank_group group) {
     return (unsigned)group < STW_N_RANK_GROUPS ? names[group] : "?";
 }
 
+bool stw_job_may_hide_step(const stw_job *job) {
+    const stw_run_spec *run = job->run;
+    for (uint32_t i = 0; i < run->n_roles; i++)
+        if (run->roles[i].kind == STW_ROLE_ROLLOUT) return false; /* it takes the parameters */
+    return stw_engine_steps_inside(&job->engine->spec) && job->model->facts_known &&
+           run->batch.log_prob_micro_batch == 0;
+}
+
+bool stw_job_hides_step(const stw_job *job) {
+    return job->run->optimizer.overlap && stw_job_may_hide_step(job);
+}
+
 uint64_t stw_job_element_bytes(const stw_job *job, stw_component component) {
     const stw_run_spec *run = job->run;
     switch (component) {

@@ -123,6 +123,11 @@ uint32_t stw_job_replicas(const stw_job *job);
 static inline uint32_t stw_job_tp(const stw_job *job) {
     return job->engine->part != NULL ? job->run->parallel.tp : 1;
 }
+/** Is a step of Stowage's optimizer followed by a forward that trains, so that it can go on beside
+ * it? */
+bool stw_job_may_hide_step(const stw_job *job);
+/** Does the run say so, too? Gradients then stay until the forward of their block. */
+bool stw_job_hides_step(const stw_job *job);
 /** Bytes of one element of a state component under the run's precision; 0: the run has no such
  * state. */
 uint64_t stw_job_element_bytes(const stw_job *job, stw_component component);

@@ -84,6 +84,8 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
         return engine->own_process;
     case STW_NEED_STEP:
         return engine->own_step;
+    case STW_NEED_HIDES:
+        return stw_job_may_hide_step(job);
     case STW_NEED_FOREIGN:
     case STW_NEED_CACHES:
         return !engine->own_process;

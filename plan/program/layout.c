@@ -177,19 +177,36 @@ static stw_status cut_buckets(const stw_job *job, const stw_decisions *decisions
     return STW_STATUS_OK;
 }
 
+/* Does the next forward wait for buckets, one block after the other? Then they are in the order of
+ * the model, resident ones first. */
+static bool ascends(const stw_job *job, const stw_decisions *decisions) {
+    const stw_engine *engine = job->engine;
+    const bool gpu = engine->spread && job->spread_params == 0; /* part of a job that may wait */
+    if (!gpu && !stw_job_hides_step(job)) return false;
+    for (uint32_t d = 0; d < decisions->n_state; d++) {
+        const stw_place *place = &decisions->state[d].place;
+        if (place->update != STW_UPDATE_RESIDENT && place->update != STW_UPDATE_STREAM)
+            return false;
+        if (place->moments == STW_TIER_NVME) return false;
+    }
+    return true;
+}
+
 /* Buckets of all places in one order, each place as far along as every other, so that links, GPU
  * and CPU work side by side from the first bucket to the last. Slots are dealt in that order. */
 static void order_buckets(const stw_job *job, const stw_decisions *decisions, stw_layout *layout) {
     uint32_t begin[STW_MAX_PLACES + 1] = {0}, done[STW_MAX_PLACES] = {0}, turn[STW_N_RINGS] = {0};
     for (uint32_t i = 0; i < layout->n_buckets; i++) begin[layout->buckets[i].decision + 1]++;
     for (uint32_t d = 0; d < decisions->n_state; d++) begin[d + 1] += begin[d];
+    const bool ascending = ascends(job, decisions);
     for (uint32_t i = 0; i < layout->n_buckets; i++) {
         uint32_t next = STW_MAX_PLACES;
         for (uint32_t d = 0; d < decisions->n_state; d++) {
             uint64_t total = begin[d + 1] - begin[d];
             if (done[d] == total) continue;
             if (next == STW_MAX_PLACES ||
-                done[d] * (uint64_t)(begin[next + 1] - begin[next]) < done[next] * total)
+                (!ascending &&
+                 done[d] * (uint64_t)(begin[next + 1] - begin[next]) < done[next] * total))
                 next = d;
         }
         stw_bucket *bucket = &layout->buckets[begin[next] + done[next]];

@@ -107,6 +107,7 @@ typedef struct stw_program {
                                 (roles.h) */
     bool with_tensors;       /* the rest is made; else it is empty */
     uint32_t n_tensors, n_ranges, n_events;
+    uint32_t n_lone_ranges; /* of these, beside which allocs stand for themselves */
     size_t range_room, event_room;
     stw_tensor_range *ranges; /* by operation, ascending; they do not overlap */
     stw_tensor_event *events;

@@ -56,7 +56,8 @@ static stw_status take(replay *r, uint32_t stream, uint64_t bytes, uint32_t *blo
 /* The region whose bytes an alloc makes, if it is one of a state that has tensors. Stowage's
  * optimizer takes all of a component as one. */
 static const stw_region *region_of(const replay *r, const stw_op *op) {
-    const bool inside = stw_engine_steps_inside(&r->job->engine->spec);
+    const stw_engine *engine = r->job->engine;
+    const bool inside = engine != NULL && stw_engine_steps_inside(&engine->spec);
     if (inside && op->component != STW_COMPONENT_PARAMS && op->component != STW_COMPONENT_GRADS)
         return NULL;
     for (uint32_t i = 0; i < r->layout->n_regions; i++) {
@@ -146,7 +147,7 @@ static bool is_torchs(const stw_program *program, const stw_op *op) {
     return (op->kind == STW_OP_ALLOC || op->kind == STW_OP_FREE) && op->to == STW_TIER_GPU &&
            op->component != STW_COMPONENT_CONTEXT && op->component != STW_COMPONENT_COMM &&
            op->component != STW_COMPONENT_LOAD_STAGING &&
-           (op->component != STW_COMPONENT_SLACK || program->n_ranges == 0);
+           (op->component != STW_COMPONENT_SLACK || program->n_ranges == program->n_lone_ranges);
 }
 
 /* ---- ranges ---- */

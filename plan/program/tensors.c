@@ -21,6 +21,12 @@ void stw_tensors_instead(stw_builder *b, uint32_t first_op) {
                                                .first_event = p->n_events};
 }
 
+void stw_tensors_instead_of_these(stw_builder *b, uint32_t first_op) {
+    const uint32_t before = b->program->n_ranges;
+    stw_tensors_instead(b, first_op);
+    b->program->n_lone_ranges += b->program->n_ranges - before;
+}
+
 static void append(stw_builder *b, stw_tensor_event event) {
     stw_program *p = b->program;
     if (!stw_tensors_wanted(b) || p->n_ranges == 0) return;

@@ -22,6 +22,8 @@ static inline uint32_t stw_tensors_begin(const stw_builder *b) { return b->progr
 /** Allocs and frees of GPU memory from `first_op` on to the last one so far are replaced by the
  * tensors that are taken and dropped from now on. */
 void stw_tensors_instead(stw_builder *b, uint32_t first_op);
+/** The same in a program whose other allocs stand for themselves. */
+void stw_tensors_instead_of_these(stw_builder *b, uint32_t first_op);
 /** A tensor appears, on a stream of the allocator; its number. 0 bytes: STW_NO_TENSOR. */
 uint32_t stw_tensor_take(stw_builder *b, uint32_t stream, uint64_t bytes);
 /** The same for a tensor whose number is known: it may appear once per iteration. */

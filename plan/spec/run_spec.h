@@ -157,6 +157,7 @@ typedef struct stw_run_spec {
         stw_optimizer_implementation implementation;
         uint32_t cpu_threads; /* of a rank; STW_AUTO: as the launcher sets it */
         double clip_norm;     /* 0: none */
+        bool overlap;         /* Stowage's, in a framework's job: beside the next forward */
         double lr, beta1, beta2, eps, weight_decay;
         uint32_t n_groups;
         stw_param_group *groups;

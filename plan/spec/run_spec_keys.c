@@ -316,6 +316,12 @@ static const stw_spec_row rows_before[] = {
      .also = "clip_grad grad_clip clip_grad_norm max_grad_norm max_norm gradient_clipping",
      .fallback = "1", .note = "largest global norm of the gradients; none or 0: no clipping",
      BOUNDS(1e-30, 1e30), .zero = true},
+    {BOOL("optimizer.overlap"), AT(optimizer.overlap), .also = "hide_step overlap_optimizer",
+     .fallback = "true",
+     .note =
+         "of optimizer.implementation: stowage; the step goes on beside the next forward, whose "
+         "modules wait for their parameters",
+     .needs = NEEDS(FORWARD) | NEEDS(HIDES)},
     {RATIO("optimizer.lr"), AT(optimizer.lr), .also = "learning_rate", .fallback = "1e-3",
      .note = "torch.optim.AdamW's default, like the next three", BOUNDS(0, STW_MOST_LR),
      .needs = NEEDS(OWN)},

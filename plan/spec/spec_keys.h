@@ -48,6 +48,8 @@ typedef struct stw_spec_word {
     X(OWN, "the job is a framework's, whose program loads weights, sets rates and has the CPUs",   \
       "engine: stowage")                                                                           \
     X(STEP, "the engine's framework executes the optimizer step", "engine: stowage")               \
+    X(HIDES, "what follows a step is no forward that trains, but log-probabilities or a rollout",  \
+      NULL)                                                                                        \
     X(CLIP, "no gradient norm is computed", "optimizer.clip_norm: 1 and engine: stowage")          \
     X(BF16_GRADS, "gradients are not bf16", "precision.grads: bf16")                               \
     X(FORWARD, "forward and backward of a list of tensors are unknown", "a config.json as model")  \

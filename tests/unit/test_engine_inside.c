@@ -128,6 +128,7 @@ static void check_rows(const char *model, const char *const *settings) {
 #define ROWS(model, ...) check_rows(model, (const char *const[]){__VA_ARGS__, NULL})
 
 static void rows_hold_the_walk(void) {
+    ROWS("Qwen3-0.6B", INSIDE, "optimizer.overlap=false");
     ROWS("Qwen3-0.6B", INSIDE);
     ROWS("Qwen3-0.6B", "engine=fsdp2", "optimizer.implementation=stowage", "node.gpus=1");
     ROWS("Qwen3-0.6B", INSIDE, "nodes=2", "parallel.tp=2", "batch.grad_accumulation=2");
@@ -136,6 +137,66 @@ static void rows_hold_the_walk(void) {
     ROWS("Qwen2.5-7B", "engine=fsdp2", "precision.params=bf16", "optimizer.implementation=stowage",
          "trainable.lora={rank: 8, targets: [q_proj]}");
     ROWS("Qwen3-4B", INSIDE, "roles=[{name: a, kind: reference}]");
+}
+
+/* ---- the step beside the next forward ---- */
+
+#define HIDING INSIDE, LAYERS, "nodes=1", "prefetch.bucket=32MiB", "prefetch.depth=3"
+
+/* What a step adds is at least its own kernels and what a forward cannot hide, and at most all of
+ * it; where all is resident nothing is hidden. Bits of the program's step do not depend on it. */
+static void steps_hide(void) {
+    static const char *const tokens[] = {"batch.seq_len=512", "batch.seq_len=4096",
+                                         "batch.seq_len=32768"};
+    static const char *const shares[] = {"update.stream=1", "update.resident=0.5",
+                                         "update.resident=1"};
+    for (size_t t = 0; t < 3; t++)
+        for (size_t s = 0; s < 3; s++) {
+            stw_plan *in_sight =
+                PLAN("Qwen3-4B", HIDING, tokens[t], shares[s], "optimizer.overlap=false");
+            stw_plan *hidden = PLAN("Qwen3-4B", HIDING, tokens[t], shares[s]);
+            const double all_s = in_sight->time_s[STW_PHASE_OPTIMIZER_STEP];
+            const double left_s = hidden->time_s[STW_PHASE_OPTIMIZER_STEP];
+            const double pass_s = hidden->time_s[STW_PHASE_FORWARD_BACKWARD];
+            const double first_s = hidden->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP];
+            const double bytes = 28.0 * (double)stw_job_placed_params(hidden->job, 0);
+            const double kernels_s = bytes / hidden->cluster.gpu.hbm_bps;
+            CU_ASSERT(left_s >= kernels_s && left_s >= all_s - pass_s);
+            CU_ASSERT(left_s <= first_s);
+            CU_ASSERT_DOUBLE_EQUAL(stw_plan_iteration_s(hidden), pass_s + left_s, 1e-9);
+            CU_ASSERT_DOUBLE_EQUAL(stw_plan_hidden_s(hidden), first_s - left_s, 1e-9);
+            CU_ASSERT_EQUAL(stw_plan_hidden_s(in_sight), 0);
+            if (s == 2) CU_ASSERT_DOUBLE_EQUAL(left_s, all_s, 1e-2 * all_s);
+            if (s == 0 && t == 2) CU_ASSERT(left_s < 0.2 * all_s); /* the forward is long */
+            if (s == 0 && t == 0) CU_ASSERT(left_s > 0.7 * all_s);
+            stw_plan_free(in_sight);
+            stw_plan_free(hidden);
+        }
+}
+
+/* Gradients that the step still needs go block by block before the activations come. */
+static void peaks_do_not_rise(void) {
+    stw_plan *in_sight = PLAN("Qwen3-4B", HIDING, "update.stream=1", "optimizer.overlap=false");
+    stw_plan *hidden = PLAN("Qwen3-4B", HIDING, "update.stream=1");
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        if (!hidden->peaks[0].has[p]) continue;
+        CU_ASSERT_EQUAL(peak_of(hidden, (stw_phase)p, STW_TIER_GPU)->total,
+                        peak_of(in_sight, (stw_phase)p, STW_TIER_GPU)->total);
+        CU_ASSERT(hidden->shown[0].phase[p][STW_TIER_GPU].total <=
+                  in_sight->shown[0].phase[p][STW_TIER_GPU].total);
+    }
+    stw_plan_free(in_sight);
+    stw_plan_free(hidden);
+}
+
+/* Resident buckets first, all in the order of the model. */
+static void buckets_ascend(void) {
+    stw_plan *plan = PLAN("Qwen3-4B", HIDING, "update.resident=0.5");
+    const stw_layout *layout = plan->layouts[0];
+    for (uint32_t i = 1; i < layout->n_buckets; i++)
+        CU_ASSERT(layout->buckets[layout->order[i - 1]].first_param <
+                  layout->buckets[layout->order[i]].first_param);
+    stw_plan_free(plan);
 }
 
 /* ---- keys ---- */
@@ -171,6 +232,8 @@ static void keys_without_effect_are_refused(void) {
     REFUSED("precision.grads", INSIDE, "precision.grads=fp32");
     REFUSED("none, because optimizer.implementation is stowage and what is trained is fp32",
             "engine=fsdp2", "optimizer.implementation=stowage", "precision.master=fp32");
+    REFUSED("fsdp2 with optimizer.implementation: stowage)", "engine=fsdp2",
+            "optimizer.overlap=false");
     REFUSED("not implemented with it", INSIDE, "roles=[{name: a, kind: critic}]");
     REFUSED("because engine is fsdp2", "engine=fsdp2", "update.resident=0.5");
 }
@@ -179,5 +242,6 @@ STW_TEST_MAIN("engine inside", {"all else is torch's", all_else_is_torchs},
               {"state is Stowage's", state_is_stowages},
               {"movements are of both", movements_are_of_both},
               {"fits where torch's optimizer does not", fits_where_torch_does_not},
-              {"rows hold the walk", rows_hold_the_walk},
+              {"rows hold the walk", rows_hold_the_walk}, {"steps hide", steps_hide},
+              {"peaks do not rise", peaks_do_not_rise}, {"buckets ascend", buckets_ascend},
               {"keys without effect are refused", keys_without_effect_are_refused})

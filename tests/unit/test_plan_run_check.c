@@ -227,7 +227,7 @@ static void shares_are_checked(void) {
          STW_STATUS_BAD_INPUT,
          "optimizer.implementation: found direct, expected auto | fused | foreach | loop | "
          "streamed | "
-         "cpu, "
+         "cpu | stowage, "
          "because engine is fsdp2"},
         {{"engine=fsdp2", "update.stream=1"},
          STW_STATUS_BAD_INPUT,

@@ -123,6 +123,8 @@ static void drop_offloaded(stw_pass *p, uint32_t at) {
 
 /* The last block's all-gather output is held until the loss is there. */
 static void forward(stw_pass *p) {
+    stw_pass_drop_held_root(p, false);
+    stw_pass_drop_held(p, 0);
     uint32_t from = stw_tensors_begin(p->b);
     p->tower = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU,
                          stw_vision_saved_bytes(p->b->job)); /* of no block */
@@ -141,9 +143,11 @@ static void forward(stw_pass *p) {
         stw_torch_unshard_in_forward(p->torch, from, p->chain[i]);
         forward_block(p, p->chain[i]);
         drop_offloaded(p, i);
+        stw_pass_drop_held(p, i + 1);
         from = stw_tensors_begin(p->b);
     }
     drop_offloaded(p, p->n_chain);
+    stw_pass_drop_held_root(p, true);
 }
 
 /* Before the backward of block `at` of the chain, or the loss: what backward needs next. */
@@ -390,6 +394,7 @@ void stw_build_forward_backward(stw_builder *b, bool lazy_grads) {
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(b->job));
     stw_torch_workspace(b, from);
     stw_pass_accumulate(&p);
+    stw_pass_hold_grads(&p);
     if (accumulates && !stw_fsdp_settings_of(b->job->run).reshard_after_backward) {
         p.stays = (uint32_t)b->job->run->batch.grad_accumulation;
         stw_pass_hold_all(&p);

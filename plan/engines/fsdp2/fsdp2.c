@@ -468,6 +468,7 @@ static const char *const keys[] = {"optimizer.clip_norm",
                                    "weight_sync.",
                                    NULL};
 static const char *const keys_inside[] = {"optimizer.clip_norm",
+                                          "optimizer.overlap",
                                           "update.resident",
                                           "update.stream",
                                           "prefetch.bucket",

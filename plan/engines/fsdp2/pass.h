@@ -38,6 +38,7 @@ typedef struct stw_pass {
     uint32_t worked; /* the last computation */
     bool lazy_grads;
     bool accumulates;          /* sharded gradients of earlier micro batches are there */
+    bool holds;                /* those of the step that goes on beside this forward are */
     uint32_t gathered_once_in; /* passes: parameters are gathered in the first one of so many */
     uint32_t stays;           /* micro batches: what backward gathered is there in the next forward,
                                * but for the first one of so many; 0: it goes */
@@ -139,6 +140,13 @@ void stw_pass_free_side(stw_pass *p);
 
 /** Gradients of earlier micro batches, of which the movement stands for the last one. */
 void stw_pass_accumulate(stw_pass *p);
+/** Gradients of a step that goes on beside this forward (stw_job_hides_step) are there, and go
+ * before the forward of their blocks: those of chain[at], or those of the root that are (not)
+ * behind the chain. With several micro batches the movement stands for the last one, which has
+ * none. */
+void stw_pass_hold_grads(stw_pass *p);
+void stw_pass_drop_held(stw_pass *p, uint32_t at);
+void stw_pass_drop_held_root(stw_pass *p, bool behind);
 /** A unit's gradients are reduced, after an operation. */
 void stw_pass_reduce(stw_pass *p, uint32_t unit, uint32_t after);
 /** The input of a unit's reduce-scatter goes. UINT32_MAX: nothing. */

@@ -8,13 +8,26 @@
 #include "plan/engines/fsdp2/pass.h"
 #include "plan/engines/movements.h"
 
+/* Gradients that a step still needs stay where a backward has made them: tensors of their own, also
+ * in a program that has no others. */
+static bool are_lone(const stw_builder *b) {
+    return stw_tensors_wanted(b) && !stw_torch_is_known(b) && stw_holds_grads(b->job);
+}
+
+static void say_lone(stw_builder *b, uint32_t first_op) {
+    if (are_lone(b)) stw_tensors_instead_of_these(b, first_op);
+}
+
 /* The gradient of one block's shard: an engine with lazy state makes it as its reduction ends. */
-static void shard_grad(stw_builder *b, uint32_t block) {
+static void shard_grad(stw_builder *b, uint32_t block, bool is_new) {
+    const uint32_t from = stw_tensors_begin(b);
     uint64_t bytes = stw_times(b->job->kinds[b->layout->kind].block_grads[block],
                                stw_job_element_bytes(b->job, STW_COMPONENT_GRADS));
     stw_tier tier = stw_place_tier(&b->decisions->state[0].place, STW_COMPONENT_GRADS);
     if (b->status != STW_STATUS_OK) return; /* memory may have been out for the list */
     b->shard_grads[block] = stw_alloc(b, STW_COMPONENT_GRADS, tier, bytes);
+    say_lone(b, from);
+    if (is_new && are_lone(b)) stw_tensor_take_as(b, b->shard_tensors + block, 0, bytes);
 }
 
 void stw_build_shard_grads(stw_builder *b, bool alloc) {
@@ -22,11 +35,43 @@ void stw_build_shard_grads(stw_builder *b, bool alloc) {
     uint32_t from = stw_tensors_begin(b);
     for (uint32_t i = 0; i < b->job->model->n_blocks && b->status == STW_STATUS_OK; i++) {
         if (alloc)
-            shard_grad(b, i);
+            shard_grad(b, i, false);
         else
             stw_free(b, STW_COMPONENT_GRADS, tier, b->shard_grads[i]);
     }
-    stw_torch_shard_grads(b, from, alloc);
+    if (!alloc) say_lone(b, from);
+    stw_torch_shard_grads(b, from, alloc || stw_holds_grads(b->job));
+}
+
+bool stw_holds_grads(const stw_job *job) {
+    return stw_job_hides_step(job) && job->run->batch.grad_accumulation < 2;
+}
+
+void stw_pass_hold_grads(stw_pass *p) {
+    p->holds = p->lazy_grads && stw_holds_grads(p->b->job);
+    if (p->holds) stw_build_shard_grads(p->b, true);
+}
+
+static void drop_held(stw_pass *p, uint32_t block) {
+    const uint32_t from = stw_tensors_begin(p->b);
+    if (!p->holds) return;
+    stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, p->b->shard_grads[block]);
+    stw_torch_drop_shard_grads(p->b, from, block);
+    say_lone(p->b, from);
+    if (are_lone(p->b)) stw_tensor_drop(p->b, p->b->shard_tensors + block);
+}
+
+void stw_pass_drop_held(stw_pass *p, uint32_t at) {
+    if (at < p->n_chain) drop_held(p, p->chain[at]);
+}
+
+/* The root of FSDP gathers all that it has before its forward. Without sharding its head waits by
+ * itself. */
+void stw_pass_drop_held_root(stw_pass *p, bool behind) {
+    const uint32_t chain = p->n_chain > 0 ? p->chain[0] : p->n;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (stw_pass_in_root(p, i) && behind == (p->b->job->group == 1 && i > chain))
+            drop_held(p, i);
 }
 
 static void free_grads(stw_pass *p, uint32_t block) {
@@ -113,7 +158,7 @@ static stw_extent alloc_output(stw_pass *p, uint32_t unit) {
     }
     for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++) {
         if (!stw_pass_in_unit(p, unit, i) || stw_job_gathered_grads(job, i) == 0) continue;
-        if (p->lazy_grads) shard_grad(p->b, i);
+        if (p->lazy_grads) shard_grad(p->b, i, true);
         add_to_shard(p, i, params[i]);
     }
     for (uint32_t i = stw_pass_unit_first(p, unit);

@@ -713,6 +713,12 @@ void stw_torch_shard_grads(stw_builder *b, uint32_t first_op, bool alloc) {
         stw_tensor_drop(b, b->shard_tensors + i);
 }
 
+void stw_torch_drop_shard_grads(stw_builder *b, uint32_t first_op, uint32_t block) {
+    if (!stw_torch_is_known(b)) return;
+    stw_tensors_instead(b, first_op);
+    stw_tensor_drop(b, b->shard_tensors + block);
+}
+
 void stw_torch_workspace(stw_builder *b, uint32_t first_op) {
     if (stw_torch_is_known(b)) stw_tensors_instead(b, first_op);
 }

@@ -75,6 +75,8 @@ void stw_torch_end_backward(stw_torch *t, uint32_t first_op);
 
 /** Gradients of the shards go with the step; the first one finds them where backward left them. */
 void stw_torch_shard_grads(stw_builder *b, uint32_t first_op, bool alloc);
+/** Those of a block that a step still needed go before its forward. */
+void stw_torch_drop_shard_grads(stw_builder *b, uint32_t first_op, uint32_t block);
 /** Work areas of cuBLAS are tensors that the first products of forward and backward take. */
 void stw_torch_workspace(stw_builder *b, uint32_t first_op);
 /** The roots of exp_avg_sq that foreach makes, one per tensor of a group of the streamed step, or
