@@ -91,6 +91,13 @@ class Plan:
         return self.verdict == "fits"
 
     @property
+    def params(self) -> int:
+        """Parameters of the model, each counted once."""
+        info = _native.ModelInfo()
+        self._library.stw_get_model_info(self._library.stw_get_plan_model(self._handle), byref(info), ctypes.sizeof(info))
+        return info.params
+
+    @property
     def tensors(self) -> List[TensorInfo]:
         """The model's tensors, in the order of the forward pass."""
         return list(_tensors(self._library, self._library.stw_get_plan_model(self._handle)))

@@ -70,6 +70,14 @@ class JobPlan(unittest.TestCase):
             train(lambda m: AdamW(m.parameters(), plan=job(self.folder)), 1)
         train(lambda m: AdamW(m.named_parameters(), plan=job(self.folder)), 1)
 
+    def test_fused_tensors_have_other_names(self) -> None:
+        """As experts have that a framework keeps in one tensor."""
+        def cut(rows):
+            return [row for name, shape, dtype in rows for row in
+                    ([("0.0.weight", "[128, 96]", dtype), ("0.1.weight", "[128, 96]", dtype)] if name == "0.weight" else
+                     [(name, shape, dtype)])]
+        train(lambda m: AdamW(m, plan=job(self.folder, cut)), 1)
+
     def test_frozen_parameters_are_of_the_model(self) -> None:
         model = mlp()
         model[0].requires_grad_(False)

@@ -38,6 +38,7 @@ class Plans(unittest.TestCase):
         self.assertIn("optimizer_step", [p.name for p in plan.phases()])
         self.assertEqual(plan.tensors[0].name, "model.embed_tokens.weight")
         self.assertEqual(plan.tensors[0].shape, (151936, 1024))
+        self.assertEqual(plan.params, 596_049_920)
         self.assertIn("fits", repr(plan))
 
     def test_a_file_and_back(self) -> None:

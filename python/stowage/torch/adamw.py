@@ -69,6 +69,7 @@ class AdamW(torch.optim.Optimizer):
         self._parts = parts
         self._names: Dict[int, str] = {}
         self._sizes: Dict[str, int] = {}  # elements of every named parameter, frozen ones too
+        self._elements: Dict[int, int] = {}  # the same, tied ones once
         self._pid = os.getpid()
         self._norm: Optional[Tuple[float, float]] = None
         self._pending: Optional[Dict[str, Any]] = None
@@ -94,7 +95,7 @@ class AdamW(torch.optim.Optimizer):
         model = params if isinstance(params, torch.nn.Module) else None
         if model is not None:
             params = [(clean_name(name), param) for name, param in model.named_parameters() if param.requires_grad]
-            self._sizes.update((name, param.numel()) for name, param in all_names(model))
+            self._know(all_names(model))
         super().__init__(self._take_names(params), defaults)
         self._close = weakref.finalize(self, _close, self._parts, self._overlap)
         if model is not None and overlap:
@@ -119,7 +120,7 @@ class AdamW(torch.optim.Optimizer):
         model. Call it when the model is complete (wrapped, sharded, compiled), before the first step. Given a module as
         `params` the constructor has done it."""
         self._overlap.remove()
-        self._sizes.update((name, param.numel()) for name, param in all_names(model))
+        self._know(all_names(model))
         found = self._overlap.add(model, {id(p) for group in self.param_groups for p in group["params"]})
         if not found:
             raise _native.Error("hide_behind: the model has none of the optimizer's parameters")
@@ -136,10 +137,14 @@ class AdamW(torch.optim.Optimizer):
                         else self._take_names(item["params"])}
             elif isinstance(item, tuple):
                 self._names[id(item[1])] = item[0]
-                self._sizes[item[0]] = item[1].numel()
+                self._know([item])
                 item = item if _NAMED else item[1]
             items.append(item)
         return items
+
+    def _know(self, named: Iterable[Tuple[str, torch.Tensor]]) -> None:
+        for name, param in named:
+            self._sizes[name] = self._elements[id(param)] = param.numel()
 
     def _new_members(self) -> List[Member]:
         """Trainable parameters that no part has."""
@@ -196,9 +201,11 @@ class AdamW(torch.optim.Optimizer):
         self._overlap.forward = self._ahead.forward
 
     def _check_job(self, members: List[Member]) -> None:
-        """Every tensor of the job's plan must be a parameter here, with as many elements."""
+        """The job's plan must be of this model: as many elements, or each of its tensors with as many elements."""
         if self._job is None:
             return
+        if self._sizes and sum(self._elements.values()) == self._job.params:
+            return  # the same model; names may differ where the job fuses tensors (experts)
         found = {**self._sizes, **{m.name: m.param.numel() for m in members}}
         for tensor in self._job.tensors:
             if tensor.name not in found:
