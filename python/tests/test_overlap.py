@@ -3,6 +3,7 @@
 returns, so a recorder stands in for the native waits."""
 
 import unittest
+import unittest.mock
 import weakref
 
 import torch
@@ -142,6 +143,18 @@ class Waits(unittest.TestCase):
         recorder.take()
         optimizer.step()
         self.assertEqual(recorder.take(), ["all", "all"])  # for the step before, and for this one
+
+    def test_a_forward_on_another_stream(self) -> None:
+        """It waits, too; the compute stream still has to."""
+        optimizer, recorder = self.prepared()
+        self.steps(optimizer)
+        with unittest.mock.patch("stowage.torch.overlap.current_stream", return_value=7):
+            self.model(batch(0))
+        self.assertEqual(len(recorder.take()), 8)
+        self.assertTrue(self.kept(optimizer, "0.weight"))
+        self.model(batch(0))
+        self.assertEqual(len(recorder.take()), 8)
+        self.assertFalse(self.kept(optimizer, "0.weight"))
 
     def test_evaluation_between_steps(self) -> None:
         optimizer, recorder = self.prepared()

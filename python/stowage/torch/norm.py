@@ -35,6 +35,9 @@ def begin(parts: Sequence[Part], stream: int, process_group: Optional[Any]) -> N
     Parts of DTensors are summed over the sharded dimensions of their mesh, so replicas count once. Plain tensors count as
     this rank has them. process_group: ranks that hold other parameters, or other shards as plain tensors.
     """
+    if len(parts) == 1 and not parts[0].groups and process_group is None and parts[0].native is not None:
+        parts[0].native.begin_norm(stream)
+        return
     counters: List[torch.Tensor] = []
     for part in parts:
         if part.native is None:

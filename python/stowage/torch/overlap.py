@@ -37,12 +37,16 @@ class Flight:
     """One step whose new parameters the compute stream has not all waited for. Gradients live here until it has: then
     their memory may be reused, since torch reuses it in the order of that stream."""
 
-    def __init__(self, entries: Dict[int, Tuple[Part, torch.Tensor]], grads: Dict[int, torch.Tensor]) -> None:
+    def __init__(self, entries: Dict[int, Tuple[Part, torch.Tensor]], grads: Dict[int, torch.Tensor], stream: int) -> None:
         self._entries = entries  # id(parameter) -> its part and itself
         self._grads = grads
+        self._stream = stream  # the compute stream: the one on which step() was called
 
     def wait(self, params: Sequence[int], stream: int) -> None:
-        """Make the compute stream wait for parameters, and drop their gradients."""
+        """Make a stream wait for parameters. Once the compute stream has waited, their gradients are dropped."""
+        if stream != self._stream:
+            self.peek(params, stream)
+            return
         for number in params:
             entry = self._entries.pop(number, None)
             if entry is not None:
@@ -50,16 +54,17 @@ class Flight:
                 self._grads.pop(number, None)
 
     def peek(self, params: Sequence[int], stream: int) -> None:
-        """Make another stream wait for parameters."""
+        """Make another stream wait for parameters, too."""
         for number in params:
             entry = self._entries.get(number)
             if entry is not None:
                 entry[0].wait(entry[1], stream)
 
     def land(self, stream: int) -> None:
-        """Make the compute stream wait for everything."""
+        """Make the compute stream, and this one, wait for everything."""
         for part in {id(part): part for part, _ in self._entries.values()}.values():
-            part.wait_all(stream)
+            for waiting in {stream, self._stream}:
+                part.wait_all(waiting)
         self._entries.clear()
         self._grads.clear()
 
@@ -157,7 +162,7 @@ class Overlap:
             hidden.difference_update(() if owner.ran else owner.params)
             owner.ran = False
         entries = {id(m.param): (part, m.param) for part in parts for m in part.held}
-        flight = Flight(entries, grads)
+        flight = Flight(entries, grads, stream)
         late = [number for number in entries if number not in hidden]
         if len(late) == len(entries):
             flight.land(stream)
