@@ -30,6 +30,23 @@ code=0
 [ $code = 0 ] || fail "validate: exit code $code, $(cat validate.txt)"
 grep -q allocated validate.txt || fail "validate compares nothing: $(cat validate.txt)"
 
+# the job's file says which optimizer it is, and the plan as settings of torch
+cat >ppo.sh <<'EOP'
+python3 -m verl.trainer.main_ppo data.max_prompt_length=512 data.max_response_length=512 \
+  actor_rollout_ref.model.path=Qwen/Qwen3-0.6B actor_rollout_ref.rollout.name=vllm trainer.n_gpus_per_node=8 \
+  actor_rollout_ref.actor.strategy=fsdp2 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 algorithm.adv_estimator=grpo \
+  actor_rollout_ref.actor.optim.optimizer_impl=stowage.torch actor_rollout_ref.actor.optim.optimizer=AdamW \
+  actor_rollout_ref.actor.fsdp_config.model_dtype=bf16 actor_rollout_ref.actor.fsdp_config.optimizer_offload=true
+EOP
+"$STOWAGE" plan --from verl:ppo.sh --cluster h200-x8 -o ppo.json -v >ppo.txt 2>&1 || fail "verl: exit code $?, $(cat ppo.txt)"
+grep -q '"implementation": "stowage"' ppo.json && grep -q '"master": "fp32"' ppo.json || fail "verl: another optimizer"
+grep -q 'places its state itself' ppo.txt || fail "verl: nothing is said of the offload"
+"$STOWAGE" plan "$@" --emit fsdp2:job.py >emit.txt 2>&1 || fail "--emit fsdp2: exit code $?, $(cat emit.txt)"
+grep -q '^BUCKET, DEPTH = 1048576, 2 ' job.py || fail "--emit fsdp2: no ring"
+grep -q 'stowage.torch.AdamW(model, clip_norm=MAX_NORM, overlap=True, gpu_memory=GPU_MEMORY,' job.py || fail "--emit fsdp2: another optimizer"
+! grep -q clip_grad_norm_ job.py || fail "--emit fsdp2: clipped twice"
+python3 -c 'import ast; ast.parse(open("job.py").read())' || fail "--emit fsdp2: not Python"
+
 # torch's optimizer finds no room where this one does
 small="--model Qwen3-8B --cluster h200-x1 --set engine=fsdp2 --set precision.params=bf16 --set precision.grads=bf16 --set node.gpu.memory=60GiB --set node.host.memory=256GiB --set node.host.limit=256GiB"
 code=0

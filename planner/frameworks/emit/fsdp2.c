@@ -2,6 +2,7 @@
 /* A Python module that realises a plan of engine fsdp2 (torch.distributed.fsdp, 2.6 or later). */
 #include <string.h>
 
+#include "core/checked.h"
 #include "core/printable.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/program/blocks.h"
@@ -33,7 +34,44 @@ static bool keeps_operations(const stw_emission *e) {
     return e->plan->run.recompute.granularity == 2 && stw_fsdp_modules_of(&e->plan->run).ops;
 }
 
+/* Stowage's optimizer in the job. */
+static bool steps_inside(const stw_emission *e) {
+    return stw_engine_steps_inside(&e->plan->job->engine->spec);
+}
+
+/* The regions are aligned apart from each other. */
+#define INSIDE_ALIGNS_BYTES (1ull << 20)
+
+/* What the optimizer takes of the GPU: resident state and the ring. */
+static uint64_t inside_gpu_bytes(const stw_emission *e) {
+    const stw_layout *layout = e->plan->layouts[e->plan->job->largest];
+    const stw_ring *ring = &layout->rings[STW_RING_GPU];
+    uint64_t bytes = stw_times(ring->slots, ring->slot_bytes);
+    for (uint32_t i = 0; i < layout->n_regions; i++) {
+        const stw_region *r = &layout->regions[i];
+        const bool state = r->component != STW_COMPONENT_PARAMS &&
+                           r->component != STW_COMPONENT_GRADS && r->tier == STW_TIER_GPU;
+        if (state) bytes = stw_plus(bytes, r->bytes);
+    }
+    return stw_plus(bytes, INSIDE_ALIGNS_BYTES);
+}
+
+/* Where the optimizer has its state. */
+static void write_inside(stw_emission *e, stw_text *out) {
+    const stw_ring *ring = &e->plan->layouts[e->plan->job->largest]->rings[STW_RING_GPU];
+    stw_text_printf(out,
+                    "GPU_MEMORY = %llu  # bytes of the optimizer: resident state and the ring; the "
+                    "rest is page-locked\n",
+                    (unsigned long long)inside_gpu_bytes(e));
+    if (ring->slots > 0)
+        stw_text_printf(out, "BUCKET, DEPTH = %llu, %u  # bytes and number of the ring's slots\n",
+                        (unsigned long long)e->plan->decisions.prefetch.bucket_bytes, ring->slots);
+    else
+        stw_text_printf(out, "BUCKET = DEPTH = None  # all state is resident\n");
+}
+
 static void write_head(stw_emission *e, stw_text *out) {
+    const bool inside = steps_inside(e);
     const stw_run_spec *run = &e->plan->run;
     const char *clip = stw_emit_text(e, "optimizer.clip_norm");
     stw_text_printf(out, "\"\"\"Settings of torch FSDP2 (2.6 or later) for ");
@@ -44,21 +82,23 @@ static void write_head(stw_emission *e, stw_text *out) {
         "    model = ...            # in PARAMS, on the meta device\n"
         "    shard(model)           # then model.to_empty(device=DEVICE), weights, and\n"
         "                           # buffers that no file has (inv_freq of rotary)\n"
-        "    optimizer = adamw(model.parameters(), lr=...)\n"
+        "    optimizer = adamw(%s, lr=...)\n"
         "    each of MICRO_BATCHES: micro_batch(model, index), forward, backward\n"
-        "    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM), "
-        "optimizer.step()\n\"\"\"\n",
-        e->plan->cluster.nodes, e->plan->cluster.gpus);
+        "    %soptimizer.step()%s\n\"\"\"\n",
+        e->plan->cluster.nodes, e->plan->cluster.gpus, inside ? "model" : "model.parameters()",
+        inside ? "" : "torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM), ",
+        inside ? "       # clips, too" : "");
     if (stw_emit_on(e, "allocator.expandable_segments"))
         stw_text_printf(out, "# Start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the "
                              "environment.\n");
     stw_text_printf(out,
-                    "import torch\n"
+                    "%simport torch\n"
                     "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import "
                     "checkpoint_wrapper\n"
                     "from torch.distributed.device_mesh import init_device_mesh\n"
                     "from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, "
-                    "OffloadPolicy, fully_shard\n");
+                    "OffloadPolicy, fully_shard\n",
+                    inside ? "import stowage.torch\n" : "");
     if (keeps_operations(e))
         stw_text_printf(out, "from torch.utils.checkpoint import CheckpointPolicy, "
                              "create_selective_checkpoint_contexts\n");
@@ -73,8 +113,10 @@ static void write_head(stw_emission *e, stw_text *out) {
                     (unsigned long long)run->batch.seq_len);
     stw_text_printf(out, "MICRO_BATCHES = %llu  # of an optimizer step\n",
                     (unsigned long long)run->batch.grad_accumulation);
-    stw_text_printf(out, "MAX_NORM = %s  # of clip_grad_norm_%s\n", clip != NULL ? clip : "None",
+    stw_text_printf(out, "MAX_NORM = %s  # of %s%s\n", clip != NULL ? clip : "None",
+                    inside ? "the gradients" : "clip_grad_norm_",
                     clip != NULL ? "" : ": gradients are not clipped");
+    if (inside) write_inside(e, out);
 }
 
 /* NAME = {0, 1, 2}: the layers with a policy, by index. @return are there any? */
@@ -219,6 +261,19 @@ static void write_optimizer(stw_emission *e, stw_text *out) {
     const bool cpu = stw_emit_on(e, "fsdp.offload_policy");
     const char *kind = stw_emit_text(e, "optimizer.implementation");
     const char *how = cpu ? "foreach=False" : "fused=True"; /* as the plan takes auto */
+    if (steps_inside(e)) {
+        stw_text_printf(
+            out,
+            "\n\ndef adamw(model, **arguments):\n"
+            "    \"\"\"Instead of the last line: plan=\"FILE\" of stowage plan -o FILE. "
+            "hide_behind() is done: the model is complete.\"\"\"\n"
+            "    return stowage.torch.AdamW(model, clip_norm=MAX_NORM, overlap=%s, "
+            "gpu_memory=GPU_MEMORY,\n"
+            "                               bucket=BUCKET, depth=DEPTH, "
+            "**arguments)\n",
+            e->plan->run.optimizer.overlap ? "True" : "False");
+        return;
+    }
     if (kind != NULL && strcmp(kind, "fused") == 0) how = "fused=True";
     if (kind != NULL && strcmp(kind, "foreach") == 0) how = "foreach=True";
     if (kind != NULL && strcmp(kind, "loop") == 0) how = "foreach=False";
@@ -261,6 +316,24 @@ out:
     return status;
 }
 
+/* Gradients have the dtype of PARAMS, and moments are in fp32. GPU_MEMORY, BUCKET and DEPTH are
+ * what was decided, by the planner or by keys. */
+static stw_status say_inside(const stw_emission *e, stw_run_spec *run, stw_error *err) {
+    static const char *const keys[] = {"precision.grads",   "precision.master",
+                                       "precision.exp_avg", "precision.exp_avg_sq",
+                                       "optimizer.overlap", "optimizer.implementation"};
+    const stw_run_spec *planned = &e->plan->run;
+    stw_status status = STW_STATUS_OK;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        STW_TRY(copy_value(planned, run, keys[i], err));
+    run->update = planned->update;
+    run->prefetch = planned->prefetch;
+    run->placement.moments = planned->placement.moments;
+    run->placement.master = planned->placement.master;
+out:
+    return status;
+}
+
 stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, stw_error *err) {
     static const char *const keys[] = {"precision.params",
                                        "precision.compute",
@@ -290,6 +363,7 @@ stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, stw_error *er
     run->optimizer.implementation = known || how == STW_OPTIMIZER_LOOP ? how
                                     : cpu                              ? STW_OPTIMIZER_AUTO
                                                                        : STW_OPTIMIZER_FUSED;
+    if (steps_inside(e)) STW_TRY(say_inside(e, run, err));
     run->recompute = planned->recompute; /* by layer */
     for (uint32_t i = 0; i < e->plan->decisions.n_blocks; i++)
         if (e->plan->decisions.blocks[i].act == STW_ACT_OFFLOAD &&

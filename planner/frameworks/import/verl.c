@@ -15,6 +15,7 @@
 #include "planner/frameworks/import/names.h"
 #include "planner/frameworks/import/ray.h"
 #include "planner/frameworks/import/verl_iteration.h"
+#include "planner/frameworks/import/verl_optimizer.h"
 
 #define ACTOR "actor_rollout_ref.actor."
 #define MODEL "actor_rollout_ref.model."
@@ -450,16 +451,14 @@ static void use_fsdp(stw_reading *r, layout *l, const char *strategy) {
     /* with a policy verl's own offload is set aside */
     stw_reading_set_switch(r, "fsdp.offload_policy", policy);
     set_parking(r, !policy && is_on(r, FSDP "param_offload", false), false,
-                !policy && is_on(r, FSDP "optimizer_offload", false));
+                !policy && stw_verl_parks_moments(r));
     stw_reading_set_switch(r, "fsdp.reshard_after_forward",
                            is_on(r, FSDP "reshard_after_forward", true));
     /* fsdp_utils.py, apply_fsdp2; 0.9.1 makes a unit of the head, too, which is planned in the
      * root's */
     r->out->derived.wrap_embeddings = strcmp(strategy, "fsdp2") == 0;
     stw_reading_set(r, "load.method", "rank0_broadcast");
-    if (!policy) /* torch's default is foreach */
-        stw_reading_set(r, "optimizer.implementation",
-                        is_on(r, OPTIMIZER "fused", false) ? "fused" : "foreach");
+    if (!policy) stw_verl_set_optimizer(r);
     stw_reading_set(r, "optimizer.clip_norm",
                     value(r, given(r, ACTOR "grad_clip", ACTOR "optim.clip_grad"), "1.0"));
     if (is_on(r, given(r, ACTOR "use_fused_kernels", MODEL "use_fused_kernels"), false))
