@@ -202,12 +202,12 @@ static stw_bucket_operands operands_of(const stw_element_types *types, uint32_t 
                              .n = n,
                              .first_span = head,
                              .n_spans = tail - head + 1,
-                             .params = {tier, true, 0},
-                             .grads = {tier, true, 0},
+                             .params = {tier, true, false, 0},
+                             .grads = {tier, true, false, 0},
                              .master = {STW_TIER_HOST, false, false, HOST_W + first * 4},
                              .exp_avg = {STW_TIER_HOST, false, false,
                                          HOST_M + first * stw_element_bytes(types->exp_avg)},
-                             .exp_avg_sq = {STW_TIER_HOST, false,
+                             .exp_avg_sq = {STW_TIER_HOST, false, false,
                                             HOST_V + first * stw_element_bytes(types->exp_avg_sq)}};
     return o;
 }

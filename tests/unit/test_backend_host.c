@@ -425,11 +425,11 @@ static void check_update(const stw_element_types *types, stw_stream stream, stw_
     stw_bucket_operands o = {.first = FIRST,
                              .n = UPDATED,
                              .n_spans = 3,
-                             .params = {tier, in_spans, 0},
-                             .grads = {tier, in_spans, STRIDE},
-                             .master = {far_tier, false, 2 * STRIDE},
-                             .exp_avg = {far_tier, false, 3 * STRIDE},
-                             .exp_avg_sq = {far_tier, false, 4 * STRIDE}};
+                             .params = {tier, in_spans, false, 0},
+                             .grads = {tier, in_spans, false, STRIDE},
+                             .master = {far_tier, false, false, 2 * STRIDE},
+                             .exp_avg = {far_tier, false, false, 3 * STRIDE},
+                             .exp_avg_sq = {far_tier, false, false, 4 * STRIDE}};
     CHECK_OK(host->update(d, stream, &a, &o, err));
     if (tier == STW_TIER_GPU) /* what the GPU held is looked at in the host's arena */
         CHECK_OK(host->copy(d, STW_STREAM_D2H, stw_at(STW_TIER_HOST, 0), stw_at(STW_TIER_GPU, 0),
