@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "core/file.h"
 #include "core/progress.h"
+#include "planner/planner.h"
 #include "planner/size.h"
 #include "reports/reports.h"
 

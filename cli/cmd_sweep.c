@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "core/file.h"
 #include "core/progress.h"
+#include "planner/planner.h"
 #include "planner/sweep.h"
 #include "reports/reports.h"
 #include "stw_config.h"

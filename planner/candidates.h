@@ -5,7 +5,7 @@
 #ifndef STW_PLANNER_CANDIDATES_H
 #define STW_PLANNER_CANDIDATES_H
 
-#include "planner/planner.h"
+#include "planner/simulate.h"
 #include "planner/solvers.h"
 
 /** What a person has to follow to understand a plan; less is plainer. */

@@ -15,7 +15,7 @@
 #ifndef STW_PLANNER_COST_H
 #define STW_PLANNER_COST_H
 
-#include "planner/planner.h"
+#include "planner/simulate.h"
 
 /* A solver's rounding must not put a plan over a limit: rows are held this far below it. */
 #define STW_COST_GUARD_BYTES (1ull << 20)

@@ -8,7 +8,7 @@
 
 #include "core/checked.h"
 #include "plan/spec/registry.h"
-#include "planner/planner.h"
+#include "planner/simulate.h"
 
 #define BIT(name) (1u << STW_SEARCH_##name)
 #define MOST_ACCUMULATION 65536

@@ -5,6 +5,7 @@
 #define STW_PLANNER_LEVELS_H
 
 #include "planner/candidates.h"
+#include "planner/planner.h"
 #include "planner/risk.h"
 
 /** A plan in the making: its problem, the attempt at hand, and what that has found. */

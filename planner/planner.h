@@ -7,15 +7,7 @@
 #ifndef STW_PLANNER_PLANNER_H
 #define STW_PLANNER_PLANNER_H
 
-#include "plan/files/plan.h"
-
-static inline stw_status stw_planner_no_memory(stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the plan");
-}
-
-/** Simulate one program: seconds of each phase that it has a movement for, NaN elsewhere. */
-typedef stw_status (*stw_planner_simulate)(const stw_job *job, const stw_program *program,
-                                           double seconds[STW_N_PHASES], stw_error *err);
+#include "planner/simulate.h"
 
 #define STW_PLANNER_TIME_LIMIT_S 30.0
 
@@ -46,7 +38,7 @@ typedef struct stw_planner_options {
     bool only_stage1;         /* take the solver's choice as it is */
     bool tells_turns;         /* keys that are `auto` stay so: what a turn would bring is told */
     stw_planner_sieve *sieve; /* NULL: none */
-    /* Compares choices; planner and simulator do not know each other. NULL: by the rows alone. */
+    /* Compares choices. NULL: by the rows alone. */
     stw_planner_simulate simulate;
     /* Plans fixes, as a command with their options does: set by stw_planner_solve itself. */
     stw_status (*again)(stw_plan *plan, const struct stw_planner_options *options, stw_error *err);

@@ -6,8 +6,8 @@
 #define STW_PLANNER_POINT_H
 
 #include "planner/frameworks/import/import.h"
-#include "planner/planner.h"
 #include "planner/point_bound.h"
+#include "planner/simulate.h"
 
 typedef struct stw_point_base {
     const stw_model *model;

@@ -5,7 +5,7 @@
 #define STW_PLANNER_PROBLEM_H
 
 #include "planner/cost.h"
-#include "planner/planner.h"
+#include "planner/simulate.h"
 
 /** Free with stw_cost_free. BAD_INPUT where the spec admits no place or no option.
  * @param simulate what rows of seconds are simulated with where choices are few; NULL: they are

@@ -11,7 +11,7 @@
 #include "plan/program/demand.h"
 #include "plan/program/layout.h"
 #include "plan/program/program.h"
-#include "planner/planner.h"
+#include "planner/simulate.h"
 
 /* ---- programs ---- */
 

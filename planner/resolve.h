@@ -5,7 +5,7 @@
 #define STW_PLANNER_RESOLVE_H
 
 #include "planner/clock.h"
-#include "planner/planner.h"
+#include "planner/simulate.h"
 #include "planner/solvers.h"
 
 /** What prices are asked of: the problem as it was solved. */

@@ -5,8 +5,8 @@
 #define STW_PLANNER_ROWS_H
 
 #include "planner/cost.h"
-#include "planner/planner.h"
 #include "planner/reading.h"
+#include "planner/simulate.h"
 
 /** Bytes that a place needs: per unit, and once as soon as any unit lies there. */
 typedef struct stw_place_bytes {

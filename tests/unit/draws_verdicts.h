@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "plan/files/verdict.h"
+#include "planner/planner.h"
 #include "planner/point.h"
 #include "sim/sim.h"
 #include "tests/unit/draws.h"

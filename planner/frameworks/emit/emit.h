@@ -7,7 +7,7 @@
 
 #include "plan/files/plan.h"
 #include "planner/frameworks/import/import.h"
-#include "planner/planner.h"
+#include "planner/simulate.h"
 
 typedef struct stw_emit_options {
     const char *from;         /* "FRAMEWORK:FILE" that `import` was read from, or NULL */
