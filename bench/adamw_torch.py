@@ -128,6 +128,8 @@ class Stowage(Nothing):
         params = sum(p.numel() for p in model.parameters())
         everything = params * (12 if options.state == "master" else 8) + 2 * GIB
         more = {"ahead": "auto"} if what == "ahead" else {}
+        if options.bf16_moments:
+            more["moments"] = torch.bfloat16
         if options.bucket_mib:
             more.update(bucket=options.bucket_mib << 20, depth=options.depth)
         self.optimizer = AdamW(model.named_parameters(), **RATES, clip_norm=options.clip or None,
@@ -371,6 +373,7 @@ def main():
     parser.add_argument("--clip", type=float, default=1.0)
     parser.add_argument("--chunked-loss", action="store_true")
     parser.add_argument("--bucket-mib", type=int, help="slots of the ring; else as planned")
+    parser.add_argument("--bf16-moments", action="store_true", help="as offload_adam has them")
     parser.add_argument("--depth", type=int, default=3, help="how many")
     parser.add_argument("--limit", type=float, default=150, help="seconds of one variant")
     parser.add_argument("--one", choices=VARIANTS)

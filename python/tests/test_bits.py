@@ -28,12 +28,12 @@ def run(dtype: torch.dtype, hide: bool, **options):
 
 
 class Bits(unittest.TestCase):
-    def compare(self, dtype: torch.dtype) -> None:
+    def compare(self, dtype: torch.dtype, **more) -> None:
         first = None
         for place, options in PLACES.items():
             for hide in [False, True]:
                 with self.subTest(place=place, hide=hide):
-                    model, optimizer = run(dtype, hide, **options)
+                    model, optimizer = run(dtype, hide, **options, **more)
                     self.assertLess(optimizer.clip_factor, 1.0)
                     result = model, optimizer.state_dict()
                     first = first or result
@@ -45,6 +45,14 @@ class Bits(unittest.TestCase):
 
     def test_bf16_with_master(self) -> None:
         self.compare(torch.bfloat16)
+
+    def test_bf16_moments(self) -> None:
+        self.compare(torch.bfloat16, moments=torch.bfloat16)
+        self.compare(torch.float32, moments=torch.bfloat16)
+        exact, streamed = [run(torch.bfloat16, False, moments=m)[1] for m in [None, torch.bfloat16]]
+        self.assertAlmostEqual(streamed.info[0].streamed_bytes / exact.info[0].streamed_bytes, 8 / 12, delta=0.01)
+        row = streamed.state_dict()["state"][0]
+        self.assertEqual((row["exp_avg"].dtype, row["master"].dtype), (torch.bfloat16, torch.float32))
 
     def test_the_plans_differ(self) -> None:
         infos = {place: run(torch.float32, False, **options)[1].info[0] for place, options in PLACES.items()}

@@ -41,6 +41,8 @@ class AdamW(torch.optim.Optimizer):
     gpu_memory      bytes of GPU memory for resident state and the ring of buckets. 0: all state on the host, a ring of at most
                     128 MiB. "auto": 90% of what is free at the first step, less 1 GiB
     bucket, depth   bytes of a ring slot, slots; larger buckets hide better behind long kernels. None: 128 MiB in three slots
+    moments         torch.float32 (None: that, or the plan's), or torch.bfloat16: exp_avg and exp_avg_sq take half the bytes and are
+                    rounded to nearest after each step
     overlap         hide the step behind the next forward: see hide_behind. False: step() makes the current stream wait
     ahead           bytes of state to fetch during backward, into memory that it frees: "auto": as many as fit below the job's
                     peak, which the second iteration measures (it resets torch's peak statistics); 0: none. Needs overlap
@@ -61,7 +63,8 @@ class AdamW(torch.optim.Optimizer):
     def __init__(self, params: Any, lr: Union[float, torch.Tensor] = 1e-3, betas: Tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, clip_norm: Optional[float] = None,
                  plan: Union[Plan, str, "os.PathLike[str]", None] = None, gpu_memory: Union[int, str] = 0,
-                 bucket: Optional[int] = None, depth: Optional[int] = None, overlap: bool = True, ahead: Union[int, str] = 0,
+                 bucket: Optional[int] = None, depth: Optional[int] = None,
+                 moments: Optional[torch.dtype] = None, overlap: bool = True, ahead: Union[int, str] = 0,
                  process_group: Any = None, backend: Optional[str] = None, maximize: bool = False,
                  foreach: Optional[bool] = None, capturable: bool = False, differentiable: bool = False,
                  fused: Optional[bool] = None) -> None:
@@ -75,13 +78,17 @@ class AdamW(torch.optim.Optimizer):
         self._pending: Optional[Dict[str, Any]] = None
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm: found {clip_norm}, expected a number above 0, or None")
-        if plan is not None and (gpu_memory != 0 or bucket is not None or depth is not None):
-            raise ValueError("gpu_memory, bucket and depth follow from plan: give one or the other")
+        if plan is not None and (gpu_memory != 0 or any(o is not None for o in [bucket, depth, moments])):
+            raise ValueError("gpu_memory, bucket, depth and moments follow from plan: give one or the other")
+        if moments not in (None, torch.float32, torch.bfloat16):
+            raise ValueError(f"moments: found {moments}, expected torch.float32 or torch.bfloat16")
         self.clip_norm = clip_norm
         self._job = Plan.read(plan) if isinstance(plan, (str, os.PathLike)) else plan
         self._gpu_memory = gpu_memory
         self._settings = (local_plan.from_job(self._job) if self._job is not None
                           else local_plan.Settings(0 if gpu_memory == "auto" else _bytes(gpu_memory), None, bucket, depth))
+        if moments == torch.bfloat16:
+            self._settings = self._settings._replace(moments="bf16")
         self._process_group = process_group
         self._backend = backend
         self._look = (None if ahead == 0 else 0 if ahead == "auto" else _bytes(ahead, "ahead"))  # 0: as much as fits

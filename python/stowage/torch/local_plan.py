@@ -29,21 +29,23 @@ class Settings(NamedTuple):
     gpu_memory  bytes of GPU memory for resident state and the ring; 0: no state, and a ring of 128 MiB at most
     resident    share of the parameters with resident state, instead of gpu_memory
     bucket      bytes of a ring slot; depth: slots. None for both: three slots that make up 128 MiB; None for one: the planner's choice
+    moments     "fp32" or "bf16"
     """
 
     gpu_memory: int = 0
     resident: Optional[float] = None
     bucket: Optional[int] = None
     depth: Optional[int] = None
+    moments: str = "fp32"
 
 
-def state_bytes(dtype: str) -> int:
-    """Bytes of state per parameter: fp32 moments, and for 16-bit parameters an fp32 master weight."""
-    return 8 if dtype == "F32" else 12
+def state_bytes(dtype: str, settings: Settings) -> int:
+    """Bytes of state per parameter: two moments, and for 16-bit parameters an fp32 master weight."""
+    return 2 * (2 if settings.moments == "bf16" else 4) + (0 if dtype == "F32" else 4)
 
 
 def from_job(job: Plan) -> Settings:
-    """The decisions of a whole job's plan: share of resident state, bucket and depth."""
+    """The decisions of a whole job's plan: share of resident state, bucket, depth and type of the moments."""
     text = job.to_dict()
     counts: Dict[str, int] = {}
     for row in text["decisions"]:
@@ -54,14 +56,17 @@ def from_job(job: Plan) -> Settings:
         raise _native.Error(f"plan: updates are {', '.join(others) or 'not planned'}, expected resident or stream; plan with "
                             "--set update.cpu=0 --set update.direct=0")
     ring = text.get("prefetch") or {}
-    return Settings(resident=counts.get("resident", 0) / sum(counts.values()),
+    moments = {text["run"]["precision"][key] for key in ["exp_avg", "exp_avg_sq"]}
+    if len(moments) > 1:
+        raise _native.Error("plan: precision.exp_avg and precision.exp_avg_sq differ, expected the same type")
+    return Settings(moments=moments.pop(), resident=counts.get("resident", 0) / sum(counts.values()),
                     bucket=ring.get("bucket_bytes") or None, depth=ring.get("depth") or None)
 
 
 def make(tensors: Sequence[Tuple[str, int]], dtype: str, settings: Settings) -> Tuple[Plan, Info]:
     """Plan the state of tensors (name, elements), in the order in which they will be updated."""
     units = -(-sum(n for _, n in tensors) // UNIT)
-    state = units * UNIT * state_bytes(dtype)
+    state = units * UNIT * state_bytes(dtype, settings)
     if settings.bucket is None and settings.depth is None:
         settings = settings._replace(bucket=_bucket(state), depth=_SLOTS)
     if settings.resident is not None:
@@ -91,13 +96,13 @@ def _fill(tensors: Sequence[Tuple[str, int]], dtype: str, units: int, settings: 
                                 "ring of buckets")
         settings = settings._replace(bucket=bucket)
         made = _try(tensors, dtype, 0, units, settings)
-    resident = (settings.gpu_memory - made[1].gpu_bytes) // (state_bytes(dtype) * UNIT)
+    resident = (settings.gpu_memory - made[1].gpu_bytes) // (state_bytes(dtype, settings) * UNIT)
     while resident > 0:
         fuller = _try(tensors, dtype, resident, units, settings)
         over = fuller[1].gpu_bytes - settings.gpu_memory
         if over <= 0:
             return fuller
-        resident -= max(1, over // (state_bytes(dtype) * UNIT))
+        resident -= max(1, over // (state_bytes(dtype, settings) * UNIT))
     return made
 
 
@@ -113,7 +118,7 @@ def _plan(tensors: Sequence[Tuple[str, int]], dtype: str, resident: int, units: 
     keys: Dict[str, Any] = {
         "engine": "stowage", "parallel.dp_shard": 1,
         "precision.params": name, "precision.grads": name,
-        "precision.exp_avg": "fp32", "precision.exp_avg_sq": "fp32",
+        "precision.exp_avg": settings.moments, "precision.exp_avg_sq": settings.moments,
         "placement.params": "gpu", "placement.grads": "gpu", "placement.accept": "at_risk",
         "update.resident": resident / units, "update.stream": 1 - resident / units, "update.cpu": 0,
     }

@@ -37,6 +37,8 @@ class Part:
         self.device = members[0].device
         self.dtype = DTYPES[members[0].dtype]
         self.components = ("exp_avg", "exp_avg_sq") + (() if self.dtype == "F32" else ("master",))
+        moments = torch.bfloat16 if settings.moments == "bf16" else torch.float32
+        self.types = {c: torch.float32 if c == "master" else moments for c in self.components}
         self.groups = shard_groups(members[0].param)
         self.first_group = members[0].group // GROUPS * GROUPS
         self.step = 0
@@ -97,7 +99,7 @@ class Part:
 
     def read(self, component: str, member: Member) -> torch.Tensor:
         """A copy of a component of a member's state in host memory, in the parameter's shape."""
-        out = empty_like(local(member.param), torch.float32, "cpu")
+        out = empty_like(local(member.param), self.types[component], "cpu")
         if member.elements:
             assert self.native is not None
             self.native.read_state(component, self.index[id(member.param)], member.elements, out.data_ptr())
@@ -108,7 +110,7 @@ class Part:
         if not member.elements:
             return
         assert self.native is not None
-        source = empty_like(local(member.param), torch.float32, "cpu").copy_(value)
+        source = empty_like(local(member.param), self.types[component], "cpu").copy_(value)
         self.native.write_state(component, self.index[id(member.param)], member.elements, source.data_ptr())
 
     def close(self) -> None:
