@@ -128,15 +128,16 @@ void stw_section_iteration(const stw_section *s) {
     stw_text_free(&untimed);
 }
 
-/* Where a step goes on beside the next forward. */
+/* Where a step goes on beside the next forward. Less is no more than rounding. */
+#define LEAST_HIDDEN 1e-3
 static void put_hidden(const stw_section *s) {
     const double hidden_s = stw_plan_hidden_s(s->plan);
-    if (!(hidden_s > 0)) return;
+    const double step_s = s->plan->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP];
+    if (!(hidden_s > LEAST_HIDDEN * step_s)) return;
     stw_doc_line(s->out, s->format,
                  "Hidden: %s of a step of %s go by beside the next forward, whose modules wait for "
                  "their parameters (optimizer.overlap).",
-                 stw_word_seconds(hidden_s).text,
-                 stw_word_seconds(s->plan->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP]).text);
+                 stw_word_seconds(hidden_s).text, stw_word_seconds(step_s).text);
 }
 
 void stw_section_costs(const stw_section *s) {

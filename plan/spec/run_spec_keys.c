@@ -317,7 +317,7 @@ static const stw_spec_row rows_before[] = {
      .fallback = "1", .note = "largest global norm of the gradients; none or 0: no clipping",
      BOUNDS(1e-30, 1e30), .zero = true},
     {BOOL("optimizer.overlap"), AT(optimizer.overlap), .also = "hide_step overlap_optimizer",
-     .fallback = "true",
+     .fallback = "false",
      .note =
          "of optimizer.implementation: stowage; the step goes on beside the next forward, whose "
          "modules wait for their parameters",

@@ -448,5 +448,35 @@ class Processes(unittest.TestCase):
         self.assertEqual(out, "the optimizer was made by another process; a forked child must make its own\n3\n")
 
 
+class GivenAModule(unittest.TestCase):
+    """An optimizer that was given a module."""
+
+    def test_layers_unfrozen_later_are_trained(self) -> None:
+        model = mlp()
+        model[0].requires_grad_(False)
+        optimizer = AdamW(model, lr=1e-2)
+        train(lambda m: optimizer, 1, model=model)
+        before = model[0].weight.detach().clone()
+        model.requires_grad_(True)
+        train(lambda m: optimizer, 1, model=model, first=1)
+        self.assertFalse(torch.equal(before, model[0].weight))
+
+    def test_it_may_be_hidden_behind_again(self) -> None:
+        model = mlp()
+        optimizer = AdamW(model, lr=1e-2, overlap=True)
+        optimizer.hide_behind(model)
+        train(lambda m: optimizer, 2, model=model)
+
+    def test_groups_without_names_are_added(self) -> None:
+        model, other = mlp(), torch.nn.Linear(3, 2)
+        optimizer = AdamW(model, lr=1e-2)
+        optimizer.add_param_group({"params": other.parameters()})
+        before = other.weight.detach().clone()
+        loss_of(model, 0).backward()
+        other(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        self.assertFalse(torch.equal(before, other.weight))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -48,7 +48,7 @@ def train(model, optimizer, steps, first=0):
 
 options = dict(lr=1e-2, weight_decay=0.1, clip_norm=1.0)
 model = build()
-optimizer = AdamW(model, **options)
+optimizer = AdamW(model, **{"overlap": True, **options})
 assert len(optimizer._overlap._owners) == 3, len(optimizer._overlap._owners)
 norms = train(model, optimizer, 4)
 assert optimizer.clip_factor < 1

@@ -47,7 +47,7 @@ class Waits(unittest.TestCase):
             optimizer.zero_grad(set_to_none=True)
 
     def prepared(self, **options):
-        optimizer = AdamW(self.model, **options)
+        optimizer = AdamW(self.model, **{"overlap": True, **options})
         self.steps(optimizer)
         with torch.no_grad():  # an evaluation says nothing of what the next training forward does
             self.model(batch(0))
@@ -81,7 +81,7 @@ class Waits(unittest.TestCase):
             def forward(self, x):
                 return self.last(self.first(x))
         model = Backwards()
-        optimizer = AdamW(model)
+        optimizer = AdamW(model, overlap=True)
         self.steps(optimizer, model=model)
         self.assertEqual([m.name for m in optimizer._parts[0].held], ["first.weight", "first.bias", "last.weight", "last.bias"])
 

@@ -131,8 +131,8 @@ EOF
 plan qwen2.5-7b-lora-ms-swift --from ms-swift:plain.sh --cluster h200-x1
 # Stowage's optimizer in a job of FSDP2
 inside="--set engine=fsdp2 --set optimizer.implementation=stowage --set precision.params=bf16 --set precision.grads=bf16 --set precision.master=fp32"
-plan qwen3-4b-fsdp2-inside --model Qwen3-4B --cluster "$h200" $inside --set node.gpu.memory=60GiB --set batch.seq_len=16384 --set recompute.granularity=full
-plan qwen3-30b-fsdp2-inside --model Qwen3-30B-A3B --cluster "$h100" --set nodes=1 $inside --set parallel.ep=8 --set batch.grad_accumulation=4
+plan qwen3-4b-fsdp2-inside --model Qwen3-4B --cluster "$h200" $inside --set optimizer.overlap=true --set node.gpu.memory=60GiB --set batch.seq_len=16384 --set recompute.granularity=full
+plan qwen3-30b-fsdp2-inside --model Qwen3-30B-A3B --cluster "$h100" --set nodes=1 $inside --set optimizer.overlap=true --set parallel.ep=8 --set batch.grad_accumulation=4
 plan qwen3-8b-fsdp2-inside-fp32 --model Qwen3-8B --cluster h200-x2 --set engine=fsdp2 --set optimizer.implementation=stowage --set placement.moments=host
 
 if [ -n "${UPDATE:-}" ]; then

@@ -206,14 +206,15 @@ static const job_case golden_jobs[] = {
      "Qwen3-8B",
      3,
      3,
-     {FSDP2, "optimizer.implementation=stowage", MASTER, "precision.grads=bf16", "node.gpus=4",
-      "batch.grad_accumulation=2", RING}},
+     {FSDP2, "optimizer.implementation=stowage", "optimizer.overlap=true", MASTER,
+      "precision.grads=bf16", "node.gpus=4", "batch.grad_accumulation=2", RING}},
     {"fsdp2-stowage-lora",
      "Qwen2.5-7B",
      3,
      2,
-     {FSDP2, "optimizer.implementation=stowage", "precision.params=bf16", "node.gpus=2",
-      "trainable.lora={rank: 16, targets: [q_proj, k_proj]}", "checkpoint.every=10", RING}},
+     {FSDP2, "optimizer.implementation=stowage", "optimizer.overlap=true", "precision.params=bf16",
+      "node.gpus=2", "trainable.lora={rank: 16, targets: [q_proj, k_proj]}", "checkpoint.every=10",
+      RING}},
 };
 
 /* A config of the zoo with another number of layers, through a file of its own. */

@@ -8,7 +8,8 @@
 
 #define BF16 "precision.params=bf16", "precision.grads=bf16"
 #define FSDP2 "engine=fsdp2", BF16
-#define INSIDE FSDP2, "optimizer.implementation=stowage", "precision.master=fp32"
+#define INSIDE                                                                                     \
+    FSDP2, "optimizer.implementation=stowage", "precision.master=fp32", "optimizer.overlap=true"
 /* As much state beside torch's optimizer, so that nothing else differs. */
 #define LAYERS "recompute.granularity=full", "batch.seq_len=4096", "load.method=sharded_read"
 
@@ -233,7 +234,7 @@ static void keys_without_effect_are_refused(void) {
     REFUSED("none, because optimizer.implementation is stowage and what is trained is fp32",
             "engine=fsdp2", "optimizer.implementation=stowage", "precision.master=fp32");
     REFUSED("fsdp2 with optimizer.implementation: stowage)", "engine=fsdp2",
-            "optimizer.overlap=false");
+            "optimizer.overlap=true");
     REFUSED("not implemented with it", INSIDE, "roles=[{name: a, kind: critic}]");
     REFUSED("because engine is fsdp2", "engine=fsdp2", "update.resident=0.5");
 }

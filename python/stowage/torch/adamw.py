@@ -43,7 +43,9 @@ class AdamW(torch.optim.Optimizer):
     bucket, depth   bytes of a ring slot, slots; larger buckets hide better behind long kernels. None: 128 MiB in three slots
     moments         torch.float32 (None: that, or the plan's), or torch.bfloat16: exp_avg and exp_avg_sq take half the bytes and are
                     rounded to nearest after each step
-    overlap         hide the step behind the next forward: see hide_behind. False: step() makes the current stream wait
+    overlap         False: step() makes the current stream wait, as if torch had stepped. True, with a module as `params`: hide the
+                    step behind its next forward. Who reads or changes parameters other than by that forward must call wait()
+                    first: see hide_behind
     ahead           bytes of state to fetch during backward, into memory that it frees: "auto": as many as fit below the job's
                     peak, which the second iteration measures (it resets torch's peak statistics); 0: none. Needs overlap
     process_group   ranks whose parameters differ, beyond what DTensors say (pipeline stages, FSDP1): the norm is summed over it
@@ -64,7 +66,7 @@ class AdamW(torch.optim.Optimizer):
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, clip_norm: Optional[float] = None,
                  plan: Union[Plan, str, "os.PathLike[str]", None] = None, gpu_memory: Union[int, str] = 0,
                  bucket: Optional[int] = None, depth: Optional[int] = None,
-                 moments: Optional[torch.dtype] = None, overlap: bool = True, ahead: Union[int, str] = 0,
+                 moments: Optional[torch.dtype] = None, overlap: bool = False, ahead: Union[int, str] = 0,
                  process_group: Any = None, backend: Optional[str] = None, maximize: bool = False,
                  foreach: Optional[bool] = None, capturable: bool = False, differentiable: bool = False,
                  fused: Optional[bool] = None) -> None:
@@ -101,7 +103,7 @@ class AdamW(torch.optim.Optimizer):
                         decoupled_weight_decay=True)
         model = params if isinstance(params, torch.nn.Module) else None
         if model is not None:
-            params = [(clean_name(name), param) for name, param in model.named_parameters() if param.requires_grad]
+            params = [(clean_name(name), param) for name, param in model.named_parameters()]
             self._know(all_names(model))
         super().__init__(self._take_names(params), defaults)
         self._close = weakref.finalize(self, _close, self._parts, self._overlap)
@@ -113,6 +115,10 @@ class AdamW(torch.optim.Optimizer):
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """As torch.optim.Optimizer.add_param_group, also between steps: the next step begins their state."""
         group = dict(param_group)
+        if _NAMED and self.param_groups and "param_names" in self.param_groups[0]:
+            params = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+            group["params"] = [p if isinstance(p, tuple) else (self._names.get(id(p), f"group{len(self.param_groups)}.param{i}"), p)
+                               for i, p in enumerate(params)]
         if not isinstance(group["params"], torch.Tensor):
             group["params"] = self._take_names(group["params"])
         super().add_param_group(group)
@@ -125,7 +131,12 @@ class AdamW(torch.optim.Optimizer):
     def hide_behind(self, model: torch.nn.Module) -> None:
         """Hide steps behind the forward of `model`: each of its modules waits for its own parameters, in the order of the
         model. Call it when the model is complete (wrapped, sharded, compiled), before the first step. Given a module as
-        `params` the constructor has done it."""
+        `params` and overlap=True the constructor has done it.
+
+        After step() call wait() before anything else than the forward of `model` reads or changes parameters or gradients:
+        state_dict() of a module inside it, to(), load_state_dict(), copy.deepcopy, FSDP2's unshard(), moving averages,
+        zero_grad of the model in place, a forward of another model with the same parameters, a fused loss that takes a weight
+        which the last training forward did not take, a change between compiled and eager forward. FSDP1 cannot be hidden."""
         self._overlap.remove()
         self._know(all_names(model))
         found = self._overlap.add(model, {id(p) for group in self.param_groups for p in group["params"]})

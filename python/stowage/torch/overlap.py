@@ -129,7 +129,7 @@ class Overlap:
         found = 0
         for name, param in model.named_parameters():
             if id(param) in params:
-                found += id(param) not in self.names
+                found += 1
                 self.names.setdefault(id(param), clean_name(name))
         for module, numbers in owners(model, params):
             owner = _Owner()
