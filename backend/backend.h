@@ -89,7 +89,6 @@ static inline stw_typed_range stw_typed(stw_tier tier, uint64_t offset, stw_elem
 typedef struct stw_operand {
     stw_tier tier;   /* gpu or host; a kernel accesses host memory directly */
     bool in_spans;   /* params and grads only: the span table gives the offsets */
-    bool outside;    /* with spans_outside: memory of the caller's; the offset is modulo 2^64 */
     uint64_t offset; /* bytes in the tier's arena, of the bucket's first element */
 } stw_operand;
 
@@ -133,12 +132,6 @@ typedef struct stw_backend {
     /** Copy between or inside the gpu and host arenas. Source and target must not overlap. */
     STW_MUST_USE stw_status (*copy)(stw_device *device, stw_stream stream, stw_location to,
                                     stw_location from, uint64_t bytes, stw_error *err);
-    /** Copy between an arena and memory of the caller's that the stream reaches, which is GPU
-     * memory for a GPU stream.
-     * @param to_arena the direction */
-    STW_MUST_USE stw_status (*copy_outside)(stw_device *device, stw_stream stream,
-                                            stw_location arena, void *outside, uint64_t bytes,
-                                            bool to_arena, stw_error *err);
     /** Set the span table of the whole flat space. It is copied and replaces the one before.
      * Blocking; not while a step runs. */
     STW_MUST_USE stw_status (*set_spans)(stw_device *device, const stw_span *spans, uint32_t n,

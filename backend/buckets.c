@@ -73,17 +73,6 @@ static stw_status check_span_parts(const stw_tiers *tiers, const stw_bucket_oper
     return STW_STATUS_OK;
 }
 
-/* Memory of the caller's, by its distance from the arena. */
-static stw_status outside(const stw_tiers *tiers, const component *c, unsigned char **out,
-                          stw_error *err) {
-    const uintptr_t at = (uintptr_t)tiers->arenas.base[c->operand->tier] + c->operand->offset;
-    if (!tiers->spans_outside || at % stw_element_bytes(c->type) != 0)
-        return stw_fail(err, STW_STATUS_BUG, c->name, "lies outside the arenas at %llu",
-                        (unsigned long long)at);
-    *out = (unsigned char *)at;
-    return STW_STATUS_OK;
-}
-
 static stw_status resolve(const stw_tiers *tiers, stw_stream stream,
                           const stw_bucket_operands *bucket, const component *c,
                           unsigned char **out, stw_error *err) {
@@ -92,7 +81,6 @@ static stw_status resolve(const stw_tiers *tiers, stw_stream stream,
     if (o->tier == STW_TIER_NVME || (o->tier == STW_TIER_GPU && !stw_stream_is_gpu(stream)))
         return stw_fail(err, STW_STATUS_BUG, c->name, "stream %s cannot reach tier %s",
                         stw_stream_name(stream), stw_tier_name(o->tier));
-    if (o->outside) return outside(tiers, c, out, err);
     if (!o->in_spans)
         return stw_arenas_values(&tiers->arenas, stw_typed(o->tier, o->offset, c->type, bucket->n),
                                  out, err);

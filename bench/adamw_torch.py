@@ -15,7 +15,6 @@ end only; seconds are those of all timed iterations over their number. VARIANT:
     resident           stowage.torch.AdamW, all state on the GPU
     after              state on the host, the step waited for (overlap=False)
     hidden             state on the host, behind the next forward
-    ahead              the same, with state fetched during backward into memory that it frees
     layers             a per-layer streamed step as trainers write it, after backward
     offload_adam, offload_adam_clip   tascj/offload_adam, without and with clipping
     torchao            torchao.optim.CPUOffloadOptimizer over torch's fused AdamW
@@ -98,9 +97,6 @@ class Nothing:
     def step(self):
         self.zero()
 
-    def fetched_ahead(self):
-        return 0
-
     def zero(self):
         for p in self.model.parameters():
             p.grad = None
@@ -127,19 +123,16 @@ class Stowage(Nothing):
         what = options.one
         params = sum(p.numel() for p in model.parameters())
         everything = params * (12 if options.state == "master" else 8) + 2 * GIB
-        more = {"ahead": "auto"} if what == "ahead" else {}
+        more = {}
         if options.bf16_moments:
             more["moments"] = torch.bfloat16
         if options.bucket_mib:
             more.update(bucket=options.bucket_mib << 20, depth=options.depth)
         self.optimizer = AdamW(model.named_parameters(), **RATES, clip_norm=options.clip or None,
                                gpu_memory=everything if what == "resident" else 0,
-                               overlap=what in ("hidden", "ahead"), **more)
-        if what in ("hidden", "ahead"):
+                               overlap=what == "hidden", **more)
+        if what == "hidden":
             self.optimizer.hide_behind(model)
-
-    def fetched_ahead(self):
-        return self.optimizer.fetched_ahead_bytes
 
     def step(self):
         self.optimizer.step()
@@ -246,7 +239,7 @@ class Torchao(Nothing):
 
 
 VARIANTS = {"none": Nothing, "torch": Torch, "resident": Stowage, "after": Stowage,
-            "hidden": Stowage, "ahead": Stowage, "layers": Layers, "offload_adam": OffloadAdam,
+            "hidden": Stowage, "layers": Layers, "offload_adam": OffloadAdam,
             "offload_adam_clip": OffloadAdam, "torchao": Torchao}
 
 # ---- measuring ---------------------------------------------------------------------------------
@@ -289,7 +282,7 @@ def measure(model, variant, tokens, options, torch):
     torch.cuda.synchronize()
     forward = begin.elapsed_time(middle) / 1000
     return dict(tokens=tokens, seconds=seconds, forward=forward, loss=float(loss),
-                fetched_ahead=variant.fetched_ahead(), gpu_peak=torch.cuda.max_memory_allocated(),
+                gpu_peak=torch.cuda.max_memory_allocated(),
                 gpu_reserved=torch.cuda.max_memory_reserved(), gpu_used=used_on_gpu(torch))
 
 
@@ -340,8 +333,8 @@ def run_all(options, arguments):
     os.makedirs(options.output, exist_ok=True)
     print(f"{options.model}, {options.state}, clip {options.clip}")
     print("| variant | tokens | iteration s | added s | forward s | GPU peak GiB | device GiB "
-          "| host GiB | fetched ahead GiB | setup and first step s |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+          "| host GiB | setup and first step s |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     base = {}
     for name in options.variants:
         r = run_one_elsewhere(name, options, arguments)
@@ -355,7 +348,7 @@ def run_all(options, arguments):
             print(f"| {name} | {row['tokens']} | {row['seconds']:.3f} | {added:+.3f} "
                   f"| {row['forward']:.3f} | {row['gpu_peak'] / GIB:.1f} "
                   f"| {row['gpu_used'] / GIB:.1f} | {r['host_peak'] / GIB:.1f} "
-                  f"| {row['fetched_ahead'] / GIB:.1f} | {r['setup_s'] + r['first_s']:.1f} |",
+                  f"| {r['setup_s'] + r['first_s']:.1f} |",
                   flush=True)
 
 

@@ -457,7 +457,6 @@ typedef struct stw_optimizer_info_t {
     uint32_t buckets;
     uint64_t streamed_bytes; /* that a step copies to the GPU, and back but for gradients */
     double open_seconds;     /* of stw_open_optimizer */
-    void *d2h_stream;        /* "cuda": cudaStream_t on which state goes back; else NULL */
 } stw_optimizer_info_t;
 
 /** What an optimizer of this plan takes; needs no device.
@@ -545,19 +544,6 @@ STW_API_CHECKED stw_status_t stw_read_state(stw_optimizer_t *optimizer, const ch
 STW_API_CHECKED stw_status_t stw_write_state(stw_optimizer_t *optimizer, const char *component,
                                              uint32_t tensor, uint64_t first, uint64_t elements,
                                              const void *from, stw_error_t *error);
-
-/** Look-ahead: bring the state of the next streamed buckets, as many as fit, to GPU memory of the
- * caller's, after the work of `stream`. The next step updates it there and writes it back last, so
- * that it waits for fewer copies. Calls before a step add to each other; results do not change. The
- * memory is in use until the step is done (stw_fetched_is_free); writing state in between makes a
- * fetch useless, and its memory is not used after stw_finish_step.
- * @param fetched bytes of the memory that are used: 0 where no bucket fits or all are fetched */
-STW_API_CHECKED stw_status_t stw_fetch_ahead(stw_optimizer_t *optimizer, void *address,
-                                             uint64_t bytes, void *stream, uint64_t *fetched,
-                                             stw_error_t *error);
-/** 1 if the last step is done with all memory that was fetched to, 0 if not or not known. Does not
- * wait. */
-STW_API int stw_fetched_is_free(stw_optimizer_t *optimizer);
 
 #ifdef __cplusplus
 }

@@ -114,7 +114,6 @@ void stw_get_optimizer_info(const stw_optimizer_t *optimizer, stw_optimizer_info
         stw_bound_get_sizes(optimizer->bound, &sizes);
         info.backend = stw_bound_backend(optimizer->bound)->name;
         info.open_seconds = optimizer->open_s;
-        info.d2h_stream = stw_bound_native_stream(optimizer->bound, STW_STREAM_D2H);
         describe(&sizes, &info);
     }
     stw_library_copy(out, size, &info, sizeof info);
@@ -214,26 +213,6 @@ stw_status_t stw_finish_step(stw_optimizer_t *optimizer, stw_sample_t *out, size
     stw_library_copy(out, size, &measured, sizeof measured);
 out:
     return stw_library_end(status, error);
-}
-
-/* ---- look-ahead ---- */
-
-stw_status_t stw_fetch_ahead(stw_optimizer_t *optimizer, void *address, uint64_t bytes,
-                             void *stream, uint64_t *fetched, stw_error_t *error) {
-    stw_status status = STW_STATUS_OK;
-    stw_error *err = stw_library_begin(error);
-    if (fetched != NULL) *fetched = 0;
-    STW_TRY(need(optimizer, err));
-    STW_TRY(stw_library_need(fetched, "fetched", err));
-    if (bytes > 0) STW_TRY(stw_library_need(address, "address", err));
-    STW_TRY(stw_bound_fetch(optimizer->bound, address, bytes, stream, fetched, err));
-out:
-    return stw_library_end(status, error);
-}
-
-int stw_fetched_is_free(stw_optimizer_t *optimizer) {
-    if (optimizer == NULL || optimizer->pid != (long)getpid()) return 0;
-    return stw_bound_is_written_back(optimizer->bound) ? 1 : 0;
 }
 
 /* ---- state ---- */

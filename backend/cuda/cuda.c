@@ -117,25 +117,6 @@ out:
     return status;
 }
 
-static stw_status copy_outside(stw_device *device, stw_stream stream, stw_location arena,
-                               void *outside, uint64_t bytes, bool to_arena, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    unsigned char *inside = NULL;
-    const stw_location there = stw_at(STW_TIER_GPU, 0); /* the tier alone is looked at */
-    STW_TRY(stw_arenas_address(&device->tiers.arenas, arena, bytes, &inside, err));
-    if (!stw_stream_is_gpu(stream))
-        STW_TRY(stw_fail(err, STW_STATUS_BUG, "copy", "outside the arenas on stream %s",
-                         stw_stream_name(stream)));
-    const transfer t = {.to = to_arena ? arena : there,
-                        .from = to_arena ? there : arena,
-                        .target = to_arena ? inside : outside,
-                        .source = to_arena ? outside : inside,
-                        .bytes = bytes};
-    STW_TRY(copy_async(device, device->streams[stream], &t, err));
-out:
-    return status;
-}
-
 /* ---- updates ---- */
 
 static stw_status set_spans(stw_device *device, const stw_span *spans, uint32_t n, stw_error *err) {
@@ -456,7 +437,6 @@ static const stw_backend backend_cuda = {
     .enter = enter,
     .host_address = stw_tiers_host_address,
     .copy = copy,
-    .copy_outside = copy_outside,
     .set_spans = set_spans,
     .queue_spans = stw_cuda_device_queue_spans,
     .update = update,

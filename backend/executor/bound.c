@@ -368,10 +368,6 @@ void stw_bound_close(stw_bound *b) {
 
 const stw_backend *stw_bound_backend(const stw_bound *b) { return b->backend; }
 
-void *stw_bound_native_stream(const stw_bound *b, stw_stream stream) {
-    return b->backend->native_stream(b->device, stream);
-}
-
 void stw_bound_get_sizes(const stw_bound *b, stw_bound_sizes *out) { *out = b->sizes; }
 
 /* ---- what changes between steps ---- */
@@ -479,7 +475,6 @@ stw_status stw_bound_copy_state(stw_bound *b, const stw_bound_range *range, bool
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_range(b, range, err));
     STW_TRY(stw_bound_finish(b, NULL, err));
-    if (write) stw_bound_forget(b); /* it is not what lies at home any more */
     const uint64_t each = stw_job_element_bytes(b->plan->job, range->component);
     const uint64_t end = range->first + range->n;
     uint64_t copied = 0;

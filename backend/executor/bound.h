@@ -51,8 +51,6 @@ STW_MUST_USE stw_status stw_bound_open(const stw_plan *plan, const stw_bound_ten
 /** Waits for work under way. NULL is fine. */
 void stw_bound_close(stw_bound *bound);
 const stw_backend *stw_bound_backend(const stw_bound *bound);
-/** The native handle of one of its GPU streams; NULL on the host backend. */
-void *stw_bound_native_stream(const stw_bound *bound, stw_stream stream);
 void stw_bound_get_sizes(const stw_bound *bound, stw_bound_sizes *out);
 
 /** Rates of a parameter group from the next step on. */
@@ -89,15 +87,6 @@ typedef struct stw_bound_sample {
 } stw_bound_sample;
 /** Wait until the step is done, state at its home included. */
 STW_MUST_USE stw_status stw_bound_finish(stw_bound *bound, stw_bound_sample *out, stw_error *err);
-
-/** Copy the state of the next streamed buckets that fit into GPU memory of the caller's, after the
- * work of a native stream. The next step updates it there and writes it back last; calls add to
- * each other.
- * @param fetched bytes that were used of the memory: 0 where no bucket fits or none is left */
-STW_MUST_USE stw_status stw_bound_fetch(stw_bound *bound, void *address, uint64_t bytes,
-                                        void *native, uint64_t *fetched, stw_error *err);
-/** Is the last step done with memory that was fetched to? Does not wait; false after a failure. */
-bool stw_bound_is_written_back(stw_bound *bound);
 
 /** Elements of one component of a tensor's state. */
 typedef struct stw_bound_range {

@@ -28,6 +28,11 @@ static const stw_op *op_of(const stw_bound *b, uint32_t turn) {
     return &b->program->ops[b->turns[turn]];
 }
 
+/* Event of an operation of the step; STW_OP_NONE: it records none. */
+static uint32_t *event_of(const stw_bound *b, uint32_t op) {
+    return &b->events[op - b->movement->first_op];
+}
+
 static bool is_resident(const stw_bound *b, const stw_op *op) {
     const stw_bucket *bucket = &b->layout->buckets[op->unit];
     return b->plan->decisions.state[bucket->decision].place.update == STW_UPDATE_RESIDENT;
@@ -71,11 +76,11 @@ static uint32_t deal_events(stw_bound *b) {
     for (uint32_t i = 0; i < b->movement->n_ops; i++) b->events[i] = STW_OP_NONE;
     for (uint32_t t = 0; t < b->n_turns; t++) {
         const stw_op *op = op_of(b, t);
-        if (op->kind == STW_OP_UPDATE) *stw_bound_event(b, b->turns[t]) = n++;
+        if (op->kind == STW_OP_UPDATE) *event_of(b, b->turns[t]) = n++;
         for (int a = 0; a < 2; a++) {
             if (op->after[a] == STW_OP_NONE) continue;
             const stw_op *other = &b->program->ops[op->after[a]];
-            uint32_t *event = stw_bound_event(b, op->after[a]);
+            uint32_t *event = event_of(b, op->after[a]);
             if (is_issued(other) && other->stream != op->stream && *event == STW_OP_NONE)
                 *event = n++;
         }
@@ -113,7 +118,6 @@ stw_status stw_bound_prepare_step(stw_bound *b, uint32_t *n_events, stw_error *e
     order_turns(b, residents, n);
     *n_events = deal_events(b);
     find_last_turns(b);
-    STW_TRY(stw_bound_prepare_ahead(b, err));
 out:
     return status;
 }
@@ -124,38 +128,18 @@ static stw_location moved(const stw_bound *b, stw_tier tier, uint64_t offset) {
     return stw_at(tier, tier == STW_TIER_GPU ? offset - b->skipped_bytes : offset);
 }
 
-/* Copies of a bucket that was fetched ahead are made before the step, and at its end. */
-static bool is_left_out(const stw_bound *b, const stw_op *op) {
-    return !is_issued(op) || (op->kind == STW_OP_COPY && stw_bound_run_of(b, op->unit) != NULL);
-}
-
-static stw_status issue_update(stw_bound *b, const stw_op *op, stw_error *err) {
-    const stw_bound_run *run = stw_bound_run_of(b, op->unit);
-    stw_bucket_operands operands = b->operands[op->unit];
-    stw_status status = STW_STATUS_OK;
-    if (run != NULL) {
-        STW_TRY(b->backend->wait(b->device, op->stream, run->event, err));
-        stw_bound_move_operands(b, run, &operands);
-    }
-    STW_TRY(b->backend->update(b->device, op->stream, &b->adamw, &operands, err));
-out:
-    return status;
-}
-
 static stw_status issue(stw_bound *b, uint32_t index, stw_error *err) {
     const stw_op *op = &b->program->ops[index];
-    const uint32_t event = *stw_bound_event(b, index);
+    const uint32_t event = *event_of(b, index);
     stw_status status = STW_STATUS_OK;
-    if (is_left_out(b, op)) return STW_STATUS_OK;
     for (int a = 0; a < 2; a++) {
         if (op->after[a] == STW_OP_NONE) continue;
         const stw_op *other = &b->program->ops[op->after[a]];
-        if (!is_left_out(b, other) && other->stream != op->stream)
-            STW_TRY(
-                b->backend->wait(b->device, op->stream, *stw_bound_event(b, op->after[a]), err));
+        if (is_issued(other) && other->stream != op->stream)
+            STW_TRY(b->backend->wait(b->device, op->stream, *event_of(b, op->after[a]), err));
     }
     if (op->kind == STW_OP_UPDATE)
-        STW_TRY(issue_update(b, op, err));
+        STW_TRY(b->backend->update(b->device, op->stream, &b->adamw, &b->operands[op->unit], err));
     else
         STW_TRY(b->backend->copy(b->device, op->stream, moved(b, op->to, op->offset_bytes),
                                  moved(b, op->from, op->from_offset_bytes), op->bytes, err));
@@ -191,7 +175,7 @@ static stw_status issue_all(stw_bound *b, stw_error *err) {
         }
         STW_TRY(status);
         if (!updates) continue;
-        recent[n++ % AHEAD] = *stw_bound_event(b, b->turns[t]);
+        recent[n++ % AHEAD] = *event_of(b, b->turns[t]);
         pthread_mutex_lock(&b->mutex);
         b->issued = t + 1;
         pthread_cond_broadcast(&b->change);
@@ -199,14 +183,15 @@ static stw_status issue_all(stw_bound *b, stw_error *err) {
     }
     STW_TRY(b->backend->record(b->device, STW_STREAM_COMPUTE, b->updated_event, err));
     STW_TRY(b->backend->wait(b->device, STW_STREAM_D2H, b->updated_event, err));
-    STW_TRY(stw_bound_write_back(b, err));
     STW_TRY(b->backend->record(b->device, STW_STREAM_D2H, b->ended_event, err));
     if (b->backend->mark != NULL) STW_TRY(b->backend->mark(b->device, STW_STREAM_D2H, 1, err));
 out:
     return status;
 }
 
-stw_status stw_bound_note(stw_bound *b, stw_status status, const stw_error *error, stw_error *err) {
+/* Keep the first failure of the device, which is of no use after it, and tell the caller.
+ * @param error of calls to the device alone; OK: there was none */
+static stw_status note(stw_bound *b, stw_status status, const stw_error *error, stw_error *err) {
     if (error->status == STW_STATUS_OK) return status;
     pthread_mutex_lock(&b->mutex);
     if (b->status == STW_STATUS_OK) {
@@ -220,7 +205,7 @@ stw_status stw_bound_note(stw_bound *b, stw_status status, const stw_error *erro
 
 static void work(stw_bound *b) {
     stw_error error = STW_ERROR_INIT;
-    stw_bound_note(b, issue_all(b, &error), &error, NULL);
+    note(b, issue_all(b, &error), &error, NULL);
     pthread_mutex_lock(&b->mutex);
     b->issued = b->n_turns;
     b->working = false;
@@ -311,7 +296,7 @@ stw_status stw_bound_begin_norm(stw_bound *b, bool counts, void *native, uint64_
     STW_TRY(b->backend->native_wait(b->device, native, b->norm_event, &error));
     b->has_norm = true;
 out:
-    return stw_bound_note(b, status, &error, err);
+    return note(b, status, &error, err);
 }
 
 static stw_status check_step(const stw_bound *b, const stw_bound_step *step, stw_error *err) {
@@ -379,17 +364,7 @@ stw_status stw_bound_begin_step(stw_bound *b, const stw_bound_step *step, stw_er
     b->seconds = stw_process_now_s() - b->begin_s;
     STW_TRY(stw_bound_settle(b, &error));
 out:
-    return stw_bound_note(b, status, &error, err);
-}
-
-stw_status stw_bound_fetch(stw_bound *b, void *address, uint64_t bytes, void *native,
-                           uint64_t *fetched, stw_error *err) {
-    stw_error error = STW_ERROR_INIT;
-    *fetched = 0;
-    stw_status status = stw_bound_settle(b, &error);
-    if (status == STW_STATUS_OK)
-        status = stw_bound_fetch_runs(b, address, bytes, native, fetched, &error);
-    return stw_bound_note(b, status, &error, err);
+    return note(b, status, &error, err);
 }
 
 stw_status stw_bound_wait(stw_bound *b, uint32_t tensor, void *native, stw_error *err) {
@@ -404,8 +379,8 @@ stw_status stw_bound_wait(stw_bound *b, uint32_t tensor, void *native, stw_error
     stw_status status = failure(b, err);
     pthread_mutex_unlock(&b->mutex);
     if (status != STW_STATUS_OK) return status;
-    return b->backend->native_wait(
-        b->device, native, all ? b->updated_event : *stw_bound_event(b, b->turns[turn]), err);
+    return b->backend->native_wait(b->device, native,
+                                   all ? b->updated_event : *event_of(b, b->turns[turn]), err);
 }
 
 stw_status stw_bound_finish(stw_bound *b, stw_bound_sample *out, stw_error *err) {
@@ -420,5 +395,5 @@ stw_status stw_bound_finish(stw_bound *b, stw_bound_sample *out, stw_error *err)
     if (b->clipped) b->backend->norm_result(b->device, &norm, &factor);
     if (out != NULL) *out = (stw_bound_sample){b->seconds, norm, (double)factor};
 out:
-    return stw_bound_note(b, status, &error, err);
+    return note(b, status, &error, err);
 }

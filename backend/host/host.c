@@ -167,17 +167,6 @@ out:
     return status;
 }
 
-static stw_status copy_outside(stw_device *device, stw_stream stream, stw_location arena,
-                               void *outside, uint64_t bytes, bool to_arena, stw_error *err) {
-    unsigned char *inside = NULL;
-    (void)stream;
-    stw_status status = stw_arenas_address(&device->tiers.arenas, arena, bytes, &inside, err);
-    if (status == STW_STATUS_OK && bytes > 0)
-        stw_host_copy(device->threads, to_arena ? inside : outside, to_arena ? outside : inside,
-                      bytes);
-    return status;
-}
-
 static stw_status set_spans(stw_device *device, const stw_span *spans, uint32_t n, stw_error *err) {
     stw_tiers *tiers = &device->tiers;
     stw_status status = stw_tiers_check_spans(tiers, spans, n, err);
@@ -395,7 +384,6 @@ const stw_backend stw_backend_host = {
     .enter = enter,
     .host_address = stw_tiers_host_address,
     .copy = copy,
-    .copy_outside = copy_outside,
     .set_spans = set_spans,
     .queue_spans = queue_spans,
     .update = update,

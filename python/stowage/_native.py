@@ -84,7 +84,7 @@ class OptimizerOptions(Structure):
 
 class OptimizerInfo(Structure):
     _fields_ = [("backend", c_char_p), ("gpu_bytes", c_uint64), ("host_bytes", c_uint64), ("nvme_bytes", c_uint64),
-                ("buckets", c_uint32), ("streamed_bytes", c_uint64), ("open_seconds", c_double), ("d2h_stream", c_void_p)]
+                ("buckets", c_uint32), ("streamed_bytes", c_uint64), ("open_seconds", c_double)]
 
 
 class StepOptions(Structure):
@@ -129,8 +129,6 @@ _SIGNATURES = {
     "stw_wait_tensor": (_STATUS, [c_void_p, c_uint32, c_void_p]),
     "stw_finish_step": (_STATUS, [c_void_p, POINTER(Sample), c_size_t]),
     "stw_read_state": (_STATUS, [c_void_p, c_char_p, c_uint32, c_uint64, c_uint64, c_void_p]),
-    "stw_fetch_ahead": (_STATUS, [c_void_p, c_void_p, c_uint64, c_void_p, POINTER(c_uint64)]),
-    "stw_fetched_is_free": (c_int, [c_void_p]),
     "stw_write_state": (_STATUS, [c_void_p, c_char_p, c_uint32, c_uint64, c_uint64, c_void_p]),
 }
 

@@ -5,7 +5,7 @@ numbers here; nothing knows torch."""
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_uint64, c_void_p
+from ctypes import byref, c_void_p
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _native
@@ -97,17 +97,6 @@ class Optimizer:
         sample = _native.Sample()
         self._library.call("stw_finish_step", self._handle, byref(sample), ctypes.sizeof(sample))
         return sample.grad_norm, sample.clip_factor
-
-    def fetch_ahead(self, address: int, size: int, stream: int) -> int:
-        """Bring state of the next streamed buckets to GPU memory of the caller's, after the work of `stream`. Returns the
-        bytes used; 0: no bucket fits, or all are there. The memory is in use until fetched_is_free()."""
-        fetched = c_uint64()
-        self._library.call("stw_fetch_ahead", self._handle, address, size, stream or None, byref(fetched))
-        return fetched.value
-
-    def fetched_is_free(self) -> bool:
-        """The last step is done with all memory that was fetched to. Does not wait."""
-        return bool(self._library.stw_fetched_is_free(self._handle))
 
     def read_state(self, component: str, tensor: int, elements: int, out: int) -> None:
         self._library.call("stw_read_state", self._handle, component.encode(), tensor, 0, elements, out)

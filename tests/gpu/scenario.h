@@ -198,17 +198,17 @@ static stw_bucket_operands operands_of(const stw_element_types *types, uint32_t 
     uint32_t head = 0, tail = 0;
     while (cuts[head + 1] <= first) head++;
     for (tail = head; cuts[tail + 1] < first + n;) tail++;
-    stw_bucket_operands o = {.first = first,
-                             .n = n,
-                             .first_span = head,
-                             .n_spans = tail - head + 1,
-                             .params = {tier, true, false, 0},
-                             .grads = {tier, true, false, 0},
-                             .master = {STW_TIER_HOST, false, false, HOST_W + first * 4},
-                             .exp_avg = {STW_TIER_HOST, false, false,
-                                         HOST_M + first * stw_element_bytes(types->exp_avg)},
-                             .exp_avg_sq = {STW_TIER_HOST, false, false,
-                                            HOST_V + first * stw_element_bytes(types->exp_avg_sq)}};
+    stw_bucket_operands o = {
+        .first = first,
+        .n = n,
+        .first_span = head,
+        .n_spans = tail - head + 1,
+        .params = {tier, true, 0},
+        .grads = {tier, true, 0},
+        .master = {STW_TIER_HOST, false, HOST_W + first * 4},
+        .exp_avg = {STW_TIER_HOST, false, HOST_M + first * stw_element_bytes(types->exp_avg)},
+        .exp_avg_sq = {STW_TIER_HOST, false,
+                       HOST_V + first * stw_element_bytes(types->exp_avg_sq)}};
     return o;
 }
 
@@ -223,7 +223,7 @@ static stw_status stream_bucket(const stw_backend *b, stw_device *d, const stw_e
     for (int c = 0; c < 3; c++) {
         uint64_t slot = GPU_RING + (i % SLOTS * 3 + (uint64_t)c) * SLOT;
         home[c] = moved[c]->offset;
-        *moved[c] = (stw_operand){STW_TIER_GPU, false, false, slot};
+        *moved[c] = (stw_operand){STW_TIER_GPU, false, slot};
         if (type[c] != STW_ELEMENT_NONE)
             STW_TRY(b->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_GPU, slot),
                             stw_at(STW_TIER_HOST, home[c]), bucket.n * stw_element_bytes(type[c]),

@@ -23,7 +23,6 @@ static void check_cuda(cudaError_t code, int line) {
     (1ull << 30) /* what a stream sets again and again before it writes gradients                  \
                   */
 #define DELAYS 10
-#define PIECE_BYTES (24ull << 20) /* for state that is fetched ahead */
 
 static const fixture_size size = {3, 256, 512, 2000};
 
@@ -34,7 +33,7 @@ typedef struct owner {
     void **params, **grads[2];
     const void **shifted; /* addresses of a step's gradients */
     cudaStream_t writer, reader;
-    void *delay, *piece;
+    void *delay;
 } owner;
 
 /* Everything in host memory, as it was after each step. */
@@ -73,7 +72,6 @@ static void own(const stw_plan *plan, bool gpu, owner *o) {
         o->params[t] = take(gpu, elements_of(plan, t) * 4);
         for (int k = 0; k < 2; k++) o->grads[k][t] = take(gpu, elements_of(plan, t) * 4);
     }
-    o->piece = take(gpu, PIECE_BYTES);
     if (!gpu) return;
     CHECK_CUDA(cudaMalloc(&o->delay, DELAY_BYTES));
     CHECK_CUDA(cudaStreamCreateWithFlags(&o->writer, cudaStreamNonBlocking));
@@ -87,9 +85,7 @@ static void disown(owner *o) {
             if (o->gpu) CHECK_CUDA(cudaFree(memory));
             if (!o->gpu) free(memory);
         }
-    if (!o->gpu) free(o->piece);
     if (o->gpu) {
-        CHECK_CUDA(cudaFree(o->piece));
         CHECK_CUDA(cudaFree(o->delay));
         CHECK_CUDA(cudaStreamDestroy(o->writer));
         CHECK_CUDA(cudaStreamDestroy(o->reader));
@@ -177,19 +173,6 @@ static void bind(stw_bound *bound, const stw_plan *plan, owner *o, uint64_t step
     CHECK_OK(stw_bound_set_gradients(bound, o->shifted, o->n, err));
 }
 
-/* State of the first streamed buckets, more or less of it in every step, in two calls. */
-static void fetch(stw_bound *bound, const owner *o, uint64_t step) {
-    const uint64_t some = PIECE_BYTES / STEPS * step / 2;
-    uint64_t fetched[2] = {0, 0};
-    while (!stw_bound_is_written_back(bound)) continue;
-    if (o->gpu) CHECK_CUDA(cudaMemsetAsync(o->piece, 0xff, PIECE_BYTES, o->writer));
-    for (uint64_t k = 0; k < 2; k++)
-        CHECK_OK(stw_bound_fetch(bound, (unsigned char *)o->piece + k * some, some, o->writer,
-                                 &fetched[k], err));
-    CU_ASSERT_TRUE(fetched[0] <= some && fetched[1] <= some);
-    CU_ASSERT_TRUE(step < STEPS || fetched[0] > 0);
-}
-
 static void step_of(stw_bound *bound, const owner *o, double clip_norm, uint64_t step) {
     uint64_t *counters = NULL;
     for (uint32_t g = 0; g < 3; g++)
@@ -259,8 +242,7 @@ static void compare_state(stw_bound *a, stw_bound *b, const stw_plan *plan) {
         }
 }
 
-static void has_the_bits_of_the_host(bool bf16, uint32_t resident_units, double clip_norm,
-                                     bool ahead) {
+static void has_the_bits_of_the_host(bool bf16, uint32_t resident_units, double clip_norm) {
     stw_plan *plan = plan_of(bf16, resident_units, "optimizer.clip_norm=1");
     stw_bound *bounds[2] = {NULL, NULL};
     owner owners[2];
@@ -274,7 +256,6 @@ static void has_the_bits_of_the_host(bool bf16, uint32_t resident_units, double 
         own(plan, gpu == 1, &owners[gpu]);
         bounds[gpu] = open_on(plan, &owners[gpu], scratch);
         for (uint64_t step = 1; step <= STEPS; step++) {
-            if (ahead) fetch(bounds[gpu], &owners[gpu], step);
             double start = stw_process_now_s();
             bind(bounds[gpu], plan, &owners[gpu], step, scratch);
             step_of(bounds[gpu], &owners[gpu], clip_norm, step);
@@ -309,22 +290,17 @@ static void has_the_bits_of_the_host(bool bf16, uint32_t resident_units, double 
 }
 
 static void resident(void) {
-    has_the_bits_of_the_host(false, UINT32_MAX, 0.5, false);
-    has_the_bits_of_the_host(true, UINT32_MAX, 0, false);
+    has_the_bits_of_the_host(false, UINT32_MAX, 0.5);
+    has_the_bits_of_the_host(true, UINT32_MAX, 0);
 }
 static void streamed(void) {
-    has_the_bits_of_the_host(false, 0, 0.5, false);
-    has_the_bits_of_the_host(true, 0, 0.5, false);
-    has_the_bits_of_the_host(true, 0, 0, false);
+    has_the_bits_of_the_host(false, 0, 0.5);
+    has_the_bits_of_the_host(true, 0, 0.5);
+    has_the_bits_of_the_host(true, 0, 0);
 }
 static void mixed(void) {
-    has_the_bits_of_the_host(false, 100, 0, false);
-    has_the_bits_of_the_host(true, 100, 0.5, false);
-}
-static void fetched_ahead(void) {
-    has_the_bits_of_the_host(false, 0, 0.5, true);
-    has_the_bits_of_the_host(true, 0, 0, true);
-    has_the_bits_of_the_host(true, 100, 0.5, true);
+    has_the_bits_of_the_host(false, 100, 0);
+    has_the_bits_of_the_host(true, 100, 0.5);
 }
 
 /* Counters of gradients of every magnitude, with a few that are not finite. */
@@ -402,9 +378,11 @@ static void closes_under_way(void) {
 }
 
 int main(void) {
-    static const stw_test tests[] = {
-        {"norms", norms}, {"resident", resident},           {"streamed", streamed},
-        {"mixed", mixed}, {"fetched ahead", fetched_ahead}, {"closes under way", closes_under_way}};
+    static const stw_test tests[] = {{"norms", norms},
+                                     {"resident", resident},
+                                     {"streamed", streamed},
+                                     {"mixed", mixed},
+                                     {"closes under way", closes_under_way}};
     const stw_backend *cuda = stw_backend_cuda_find();
     char why[200] = "";
     if (cuda == NULL || !cuda->available(why, sizeof why)) {

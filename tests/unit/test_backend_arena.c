@@ -296,11 +296,11 @@ static stw_bucket_operands bucket_of(uint64_t first, uint64_t n) {
         b.first_span++;
     for (last = b.first_span; last < 2 && spans[last].first + spans[last].n < first + n;) last++;
     b.n_spans = last - b.first_span + 1;
-    b.params = (stw_operand){STW_TIER_GPU, true, false, 0};
-    b.grads = (stw_operand){STW_TIER_HOST, true, false, 0};
-    b.master = (stw_operand){STW_TIER_NVME, true, false, 1}; /* there is none */
-    b.exp_avg = (stw_operand){STW_TIER_GPU, false, false, 4};
-    b.exp_avg_sq = (stw_operand){STW_TIER_GPU, false, false, 8};
+    b.params = (stw_operand){STW_TIER_GPU, true, 0};
+    b.grads = (stw_operand){STW_TIER_HOST, true, 0};
+    b.master = (stw_operand){STW_TIER_NVME, true, 1}; /* there is none */
+    b.exp_avg = (stw_operand){STW_TIER_GPU, false, 4};
+    b.exp_avg_sq = (stw_operand){STW_TIER_GPU, false, 8};
     return b;
 }
 
@@ -317,8 +317,7 @@ static void spans_cover_a_bucket(void) {
                     b.n = n;
                     b.first_span = from;
                     b.n_spans = count;
-                    b.params = b.exp_avg = b.exp_avg_sq =
-                        (stw_operand){STW_TIER_HOST, false, false, 0};
+                    b.params = b.exp_avg = b.exp_avg_sq = (stw_operand){STW_TIER_HOST, false, 0};
                     /* The first span has the first element, the last one the last. */
                     bool covers = count > 0 && from + count <= 3;
                     if (covers) {
@@ -352,7 +351,7 @@ static void operands_become_addresses(void) {
     CU_ASSERT_PTR_EQUAL(out.exp_avg, memory + 4);
     CU_ASSERT_PTR_EQUAL(out.exp_avg_sq, memory + 8);
     CU_ASSERT_TRUE(out.on_host);
-    b.grads = (stw_operand){STW_TIER_GPU, false, false, 12};
+    b.grads = (stw_operand){STW_TIER_GPU, false, 12};
     WELL(stw_tiers_resolve(&t, STW_STREAM_COMPUTE, &b, &out, err));
     CU_ASSERT_PTR_EQUAL(out.grads, memory + 12);
     CU_ASSERT_FALSE(out.on_host);
@@ -362,7 +361,7 @@ static void operands_become_addresses(void) {
     b.master.tier = STW_TIER_HOST;
     SAYS(STW_STATUS_BUG, stw_tiers_resolve(&t, STW_STREAM_COMPUTE, &b, &out, err),
          "master: spans place params and grads alone");
-    b.master = (stw_operand){STW_TIER_HOST, false, false, 120};
+    b.master = (stw_operand){STW_TIER_HOST, false, 120};
     WELL(stw_tiers_resolve(&t, STW_STREAM_COMPUTE, &b, &out, err));
     CU_ASSERT_PTR_EQUAL(out.master, memory + 4096 + 120);
     b.master.offset = 124;
@@ -398,7 +397,7 @@ static void parts_of_spans_lie_inside(void) {
                         stw_error error = STW_ERROR_INIT;
                         const int64_t size = grads ? 4 : 2, reach = grads ? 200 : 100;
                         bool inside = true, far = true;
-                        b.exp_avg = b.exp_avg_sq = (stw_operand){STW_TIER_HOST, false, false, 40};
+                        b.exp_avg = b.exp_avg_sq = (stw_operand){STW_TIER_HOST, false, 40};
                         uint64_t *offset = grads ? &spans[s].grads : &spans[s].params;
                         *offset += (uint64_t)(move * size / 2);
                         const int64_t base = (int64_t)*offset;

@@ -425,11 +425,11 @@ static void check_update(const stw_element_types *types, stw_stream stream, stw_
     stw_bucket_operands o = {.first = FIRST,
                              .n = UPDATED,
                              .n_spans = 3,
-                             .params = {tier, in_spans, false, 0},
-                             .grads = {tier, in_spans, false, STRIDE},
-                             .master = {far_tier, false, false, 2 * STRIDE},
-                             .exp_avg = {far_tier, false, false, 3 * STRIDE},
-                             .exp_avg_sq = {far_tier, false, false, 4 * STRIDE}};
+                             .params = {tier, in_spans, 0},
+                             .grads = {tier, in_spans, STRIDE},
+                             .master = {far_tier, false, 2 * STRIDE},
+                             .exp_avg = {far_tier, false, 3 * STRIDE},
+                             .exp_avg_sq = {far_tier, false, 4 * STRIDE}};
     CHECK_OK(host->update(d, stream, &a, &o, err));
     if (tier == STW_TIER_GPU) /* what the GPU held is looked at in the host's arena */
         CHECK_OK(host->copy(d, STW_STREAM_D2H, stw_at(STW_TIER_HOST, 0), stw_at(STW_TIER_GPU, 0),
@@ -452,9 +452,8 @@ static void updates_have_the_scalar_bits(void) {
 static void wrong_updates_are_refused(void) {
     stw_device *d = device_of(4096, 65536, 4096);
     stw_adamw a = stw_adamw_make(0.1, 0.9, 0.99, 1e-8, 0.01, 4, 0);
-    stw_operand at = {STW_TIER_HOST, false, false, 0};
-    const stw_bucket_operands good = {100, 1000, 0,  3, {STW_TIER_HOST, true, false, 0},
-                                      at,  at,   at, at};
+    stw_operand at = {STW_TIER_HOST, false, 0};
+    const stw_bucket_operands good = {100, 1000, 0, 3, {STW_TIER_HOST, true, 0}, at, at, at, at};
     stw_bucket_operands o = good;
     CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "do not cover");
     CHECK_OK(host->set_spans(d, three, 3, err));
@@ -486,14 +485,14 @@ static void wrong_updates_are_refused(void) {
     memcpy(far_away, three, sizeof far_away);
     far_away[2].grads = 65536 - 2596;
     o = good;
-    o.grads = (stw_operand){STW_TIER_HOST, true, false, 0};
+    o.grads = (stw_operand){STW_TIER_HOST, true, 0};
     o.exp_avg.offset = 16384;
     o.exp_avg_sq.offset = 32768;
     CHECK_OK(host->set_spans(d, far_away, 3, err));
     CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "host");
     far_away[2].grads -= 4;
     CHECK_OK(host->set_spans(d, far_away, 3, err));
-    o.params = (stw_operand){STW_TIER_HOST, false, false, 8192};
+    o.params = (stw_operand){STW_TIER_HOST, false, 8192};
     CHECK_OK(host->update(d, STW_STREAM_CPU, &a, &o, err));
     o = good;
     o.exp_avg.in_spans = true;

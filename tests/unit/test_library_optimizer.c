@@ -217,28 +217,6 @@ static void take_step(stw_optimizer_t *optimizer, own *o, const kind *k, uint64_
     CU_ASSERT_TRUE(sample.seconds > 0 && sample.seconds < 1000);
 }
 
-/* ---- look-ahead ---- */
-
-static _Alignas(256) unsigned char pieces[3][1 << 20];
-
-/* State of the first streamed buckets in pieces of other sizes in every step; what they hold
- * between steps is of no use to anybody. */
-static uint64_t fetch(stw_optimizer_t *optimizer, uint64_t step) {
-    static const uint64_t room[3][3] = {
-        {300000, 0, 70001}, {65536, 200000, 1 << 20}, {9, 0, 40000}};
-    uint64_t all = 0, used = 0;
-    CU_ASSERT_EQUAL(stw_fetched_is_free(optimizer), 1);
-    memset(pieces, 0xff, sizeof pieces);
-    for (uint64_t p = 0; p < 3; p++) {
-        library_ok(stw_fetch_ahead(optimizer, pieces[p] + (step == 2 ? 52 : 0), room[step % 3][p],
-                                   NULL, &used, error),
-                   "fetch");
-        CU_ASSERT_TRUE(used <= room[step % 3][p]);
-        all += used;
-    }
-    return all;
-}
-
 static uint64_t differing(const void *found, bool bf16, const float *expected, uint64_t n) {
     uint64_t different = 0;
     for (uint64_t e = 0; e < n; e++) {
@@ -293,46 +271,6 @@ static void bits_are_those_of_the_reference(void) {
         drop(&o);
         stw_free_plan(plan);
     }
-    stw_free_model(model);
-}
-
-static void look_ahead_changes_no_bit(void) {
-    stw_model_t *model = open_list();
-    for (int way = 0; way < 6; way++) {
-        const kind k = {.bf16 = way % 3 > 0,
-                        .grads_bf16 = way % 3 > 1,
-                        .share = way < 3 ? "0" : "0.4",
-                        .clip_norm = way % 2 == 0 ? 0.5 : 0};
-        own o;
-        stw_plan_t *plan = plan_of(model, &k, NULL);
-        stw_optimizer_info_t info;
-        float value = 0;
-        uint64_t fetched[8] = {0};
-        make(&o, &k);
-        stw_optimizer_t *optimizer = open_on(plan, &o, &k);
-        stw_get_optimizer_info(optimizer, &info, sizeof info);
-        CU_ASSERT_PTR_NULL(info.d2h_stream);
-        for (uint64_t step = 1; step <= 7; step++) {
-            fetched[step] = fetch(optimizer, step);
-            if (step == 6) { /* what is written meanwhile counts */
-                library_ok(stw_read_state(optimizer, "exp_avg", 5, 63000, 1, &value, error),
-                           "read");
-                value += 1;
-                o.expected[5][63000].exp_avg = value;
-                library_ok(stw_write_state(optimizer, "exp_avg", 5, 63000, 1, &value, error),
-                           "write");
-            }
-            take_step(optimizer, &o, &k, step, 1);
-        }
-        compare(optimizer, &o, &k);
-        CU_ASSERT_TRUE(fetched[1] > 200000); /* all of three pieces, or of what is streamed */
-        CU_ASSERT_TRUE(fetched[2] == 0 && fetched[3] > 200000 && fetched[5] == 0);
-        CU_ASSERT_TRUE(fetched[1] <= info.streamed_bytes + (8 << 10));
-        stw_free_optimizer(optimizer);
-        drop(&o);
-        stw_free_plan(plan);
-    }
-    CU_ASSERT_EQUAL(stw_fetched_is_free(NULL), 0);
     stw_free_model(model);
 }
 
@@ -608,7 +546,6 @@ static void a_child_frees_its_handle_alone(void) {
 
 STW_TEST_MAIN("library optimizer",
               {"bits are those of the reference", bits_are_those_of_the_reference},
-              {"look-ahead changes no bit", look_ahead_changes_no_bit},
               {"sizes are those of the plan", sizes_are_those_of_the_plan},
               {"state moves to another optimizer", state_moves_to_another_optimizer},
               {"parameters may move", parameters_may_move},

@@ -211,13 +211,10 @@ static void begin_step(job *j) {
     const stw_step_options_t options = {
         .step = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .clip_norm = 1};
     const void **grads = calloc(j->n, sizeof *grads);
-    uint64_t *counters = NULL, fetched = 0;
-    static char memory[200000];
+    uint64_t *counters = NULL;
     for (uint32_t i = 0; i < j->n; i++) grads[i] = j->tensors[i].address;
     j->status = stw_bind_gradients(j->optimizer, grads, j->n, error);
     free(grads);
-    if (j->status == STOWAGE_OK)
-        j->status = stw_fetch_ahead(j->optimizer, memory, sizeof memory, NULL, &fetched, error);
     if (j->status == STOWAGE_OK)
         j->status = stw_begin_norm(j->optimizer, 1, NULL, &counters, error);
     if (j->status == STOWAGE_OK)

@@ -14,7 +14,6 @@ from .. import _native
 from .._optimizer import Info
 from .._plan import Plan
 from . import local_plan, norm, state
-from .ahead import Ahead, check_ahead
 from .overlap import Overlap, current_stream
 from .part import Part, split
 from .tensors import Member, all_names, clean_name, local, on_device
@@ -46,8 +45,6 @@ class AdamW(torch.optim.Optimizer):
     overlap         False: step() makes the current stream wait, as if torch had stepped. True, with a module as `params`: hide the
                     step behind its next forward. Who reads or changes parameters other than by that forward must call wait()
                     first: see hide_behind
-    ahead           bytes of state to fetch during backward, into memory that it frees: "auto": as many as fit below the job's
-                    peak, which the second iteration measures (it resets torch's peak statistics); 0: none. Needs overlap
     process_group   ranks whose parameters differ, beyond what DTensors say (pipeline stages, FSDP1): the norm is summed over it
     backend         "cuda" or "host"; None: by the parameters' device
     foreach, fused  accepted and ignored: there is one implementation
@@ -66,7 +63,7 @@ class AdamW(torch.optim.Optimizer):
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, clip_norm: Optional[float] = None,
                  plan: Union[Plan, str, "os.PathLike[str]", None] = None, gpu_memory: Union[int, str] = 0,
                  bucket: Optional[int] = None, depth: Optional[int] = None,
-                 moments: Optional[torch.dtype] = None, overlap: bool = False, ahead: Union[int, str] = 0,
+                 moments: Optional[torch.dtype] = None, overlap: bool = False,
                  process_group: Any = None, backend: Optional[str] = None, maximize: bool = False,
                  foreach: Optional[bool] = None, capturable: bool = False, differentiable: bool = False,
                  fused: Optional[bool] = None) -> None:
@@ -93,10 +90,6 @@ class AdamW(torch.optim.Optimizer):
             self._settings = self._settings._replace(moments="bf16")
         self._process_group = process_group
         self._backend = backend
-        self._look = (None if ahead == 0 else 0 if ahead == "auto" else _bytes(ahead, "ahead"))  # 0: as much as fits
-        if self._look is not None:
-            check_ahead()
-        self._ahead: Optional[Ahead] = None
         self._overlap = Overlap(lambda: parts[0].device)  # not of self: _close keeps it
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize,
                         foreach=foreach, capturable=capturable, differentiable=differentiable, fused=fused,
@@ -202,21 +195,9 @@ class AdamW(torch.optim.Optimizer):
                 part.close()
             raise
         self._parts.extend(opened)
-        self._look_ahead()
         for part in opened:
             for member in part.members:
                 self.state[member.param]["step"] = part.step_tensor
-
-    def _look_ahead(self) -> None:
-        """Fetch ahead for the part that streams most."""
-        streams = [part for part in self._parts if part.info is not None and part.info.streamed_bytes]
-        if self._look is None or self._ahead is not None or not streams:
-            return
-        part = max(streams, key=lambda part: part.info.streamed_bytes if part.info else 0)
-        if part.device.type != "cuda" and not self._look:
-            return  # no statistics of memory
-        self._ahead = Ahead(part, self._look)
-        self._overlap.forward = self._ahead.forward
 
     def _check_job(self, members: List[Member]) -> None:
         """The job's plan must be of this model: as many elements, or each of its tensors with as many elements."""
@@ -281,8 +262,6 @@ class AdamW(torch.optim.Optimizer):
             part.set_step(part.step + 1)
         self._norm = None
         self._overlap.begin(self._parts, held, stream)
-        if self._ahead is not None:
-            self._ahead.stepped()
 
     def _ready(self) -> None:
         self._open()
@@ -336,11 +315,6 @@ class AdamW(torch.optim.Optimizer):
         """Bytes that the native optimizers hold, one for each dtype and kind of sharding. Empty before the first step."""
         return [part.info for part in self._parts if part.info is not None]
 
-    @property
-    def fetched_ahead_bytes(self) -> int:
-        """State that was on the GPU before the last step began, by look-ahead."""
-        return self._ahead.fetched_bytes if self._ahead is not None else 0
-
     # ---- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> Dict[str, Any]:
@@ -371,8 +345,6 @@ class AdamW(torch.optim.Optimizer):
             self._open()
             with self._on_device():
                 state.load(groups, self._parts, state_dict)
-                if self._ahead is not None:
-                    self._ahead.drop()
         for group, loaded in zip(self.param_groups, groups):
             group.update(loaded)
         for hook in getattr(self, "_optimizer_load_state_dict_post_hooks", {}).values():
@@ -386,8 +358,6 @@ class AdamW(torch.optim.Optimizer):
                 if "master" in part.components:
                     for member in part.members:
                         part.write("master", member, local(member.param))
-            if self._ahead is not None:
-                self._ahead.drop()
 
     def _on_device(self) -> ContextManager[Any]:
         return on_device(self._parts[0].device) if self._parts else contextlib.nullcontext()
@@ -426,9 +396,9 @@ def _close(parts: List[Part], overlap: Overlap) -> None:
     overlap.flight = None
 
 
-def _bytes(value: Union[int, str], name: str = "gpu_memory") -> int:
+def _bytes(value: Union[int, str]) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f'{name}: found {value!r}, expected bytes or "auto"')
+        raise ValueError(f'gpu_memory: found {value!r}, expected bytes or "auto"')
     return value
 
 

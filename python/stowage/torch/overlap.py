@@ -122,7 +122,6 @@ class Overlap:
         self._places = 0
         self.names: Dict[int, str] = {}  # of the models' parameters that the optimizer has
         self.flight: Optional[Flight] = None
-        self.forward: Optional[Callable[[], None]] = None  # called before each module that runs
 
     def add(self, model: torch.nn.Module, params: Set[int]) -> int:
         """Put hooks on the modules that own parameters of the optimizer; returns how many parameters were found."""
@@ -176,8 +175,6 @@ class Overlap:
         if owner.place is None:
             owner.place = self._places
             self._places += 1
-        if self.forward is not None:
-            self.forward()
         flight = self.flight
         if flight is None:
             return
@@ -197,9 +194,9 @@ class Overlap:
             return
         flight.peek(owner.params, address)
         for state in getattr(owner.state, "_states_to_forward_prefetch", ()):
-            ahead = self._by_state.get(id(state))
-            if ahead is not None:
-                flight.peek(ahead.params, address)
+            later = self._by_state.get(id(state))
+            if later is not None:
+                flight.peek(later.params, address)
 
     def land(self) -> None:
         """Make the current stream wait for a step under way."""
