@@ -158,6 +158,17 @@ grep -q 'set_requires_gradient_sync(index == MICRO_BATCHES - 1)' settings.py || 
 torch --set parallel.tp=2 --set park.moments=host >settings.py
 grep -q '^  parallel.tp: 2$' err.txt || fail "tensor parallelism is not named"
 grep -q '^  park.moments: host$' err.txt || fail "parking is not named"
+# layers are where the model's class has them; a list of tensors has no such names
+layers_of() { "$STOWAGE" plan --model "$1" --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --emit fsdp2 2>/dev/null | grep '    lists = '; }
+at=$(layers_of GPT-2)
+[ "$at" = '    lists = [model.get_submodule(name) for name in ["transformer.h"]]' ] || fail "layers of GPT-2: $at"
+at=$(layers_of Qwen3-VL-8B)
+[ "$at" = '    lists = [model.get_submodule(name) for name in ["model.visual.blocks", "model.language_model.layers"]]' ] || fail "layers of Qwen3-VL: $at"
+printf 'name,shape,dtype\nfirst,"[64, 64]",BF16\nsecond,"[64, 64]",BF16\n' >list.csv
+layers_of list.csv | grep -q ModuleList || fail "layers of a list of tensors: $(layers_of list.csv)"
+"$STOWAGE" plan --model GPT-2 --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --set recompute.granularity=selective \
+    --set 'recompute.modules=[mlp, layernorm]' --emit fsdp2 >settings.py 2>err.txt || fail "GPT-2: $(cat err.txt)"
+grep -q '^PARTS = \["ln_1", "ln_2", "mlp"\]' settings.py || fail "parts of GPT-2: $(grep PARTS settings.py)"
 # settings with other steps in an iteration are none of the plan
 torch --set batch.mini_batches=4 >settings.py && fail "a module has one optimizer step"
 grep -q 'batch.mini_batches: the plan has 4, its settings 1' err.txt || fail "the steps: $(cat err.txt)"

@@ -46,6 +46,50 @@ grep -q '^BUCKET, DEPTH = 1048576, 2 ' job.py || fail "--emit fsdp2: no ring"
 grep -q 'stowage.torch.AdamW(model, clip_norm=MAX_NORM, overlap=False, gpu_memory=GPU_MEMORY,' job.py || fail "--emit fsdp2: another optimizer"
 ! grep -q clip_grad_norm_ job.py || fail "--emit fsdp2: clipped twice"
 python3 -c 'import ast; ast.parse(open("job.py").read())' || fail "--emit fsdp2: not Python"
+"$STOWAGE" plan "$@" --set precision.exp_avg=bf16 --set precision.exp_avg_sq=bf16 --set optimizer.overlap=true \
+    --set 'optimizer.groups=[{match: [1d], weight_decay: 0}, {match: ["*embed*", "lm_head.*"], lr: 0.25}]' --emit fsdp2:job.py >emit.txt 2>&1 ||
+    fail "--emit fsdp2 with groups: exit code $?, $(cat emit.txt)"
+cat >run_job.py <<'EOP'
+import sys
+import types
+
+
+class Module:  # what groups() and adamw() use of torch and of a model
+    def __init__(self, **sizes):
+        self.sizes = sizes
+
+    def named_parameters(self):
+        return [(n.replace("__", "."), types.SimpleNamespace(dim=lambda d=d: d)) for n, d in self.sizes.items()]
+
+
+class Optimizer:
+    def __init__(self, params, **arguments):
+        self.params, self.arguments, self.hidden = params, arguments, None
+
+    def hide_behind(self, model):
+        self.hidden = model
+
+
+class Anything(types.ModuleType):
+    def __getattr__(self, name):
+        return Optimizer if name == "AdamW" else name
+
+
+for name in ["torch", "stowage", "stowage.torch", "torch.distributed", "torch.distributed.algorithms", "torch.distributed.device_mesh",
+             "torch.distributed.algorithms._checkpoint", "torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "torch.distributed.fsdp"]:
+    sys.modules[name] = Anything(name)
+sys.modules["stowage"].torch = sys.modules["stowage.torch"]
+import job
+
+model = Module(model__embed_tokens__weight=2, model__layers__0___checkpoint_wrapped_module__norm__weight=1, model__layers__0__mlp__weight=2)
+optimizer = job.adamw(model, lr=1e-3)
+found = [([name for name, _ in g["params"]], g.get("lr"), g.get("weight_decay")) for g in optimizer.params]
+assert found == [(["model.layers.0.mlp.weight"], None, None), (["model.layers.0.norm.weight"], None, 0),
+                 (["model.embed_tokens.weight"], 0.25, None)], found
+assert optimizer.arguments["moments"] == "bfloat16" and optimizer.arguments["overlap"] is False, optimizer.arguments
+assert optimizer.hidden is model
+EOP
+python3 -B run_job.py || fail "--emit fsdp2 with groups does something else"
 
 # torch's optimizer finds no room where this one does
 small="--model Qwen3-8B --cluster h200-x1 --set engine=fsdp2 --set precision.params=bf16 --set precision.grads=bf16 --set node.gpu.memory=60GiB --set node.host.memory=256GiB --set node.host.limit=256GiB"

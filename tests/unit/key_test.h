@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every key of both tables does something, or is refused. The keys come from the tables. Each is
  * set to other legal values in several plans of three engines, of a dense model and of one with
- * experts; a value that is accepted must change the program, a byte, a second, a decision, or the
- * bits of a run. */
+ * experts; a value that is accepted must change the program, a byte, a second, a decision, the
+ * bits of a run, or the settings of an optimizer in a framework's job. */
 #ifndef STW_TESTS_UNIT_KEY_TEST_H
 #define STW_TESTS_UNIT_KEY_TEST_H
 
@@ -13,6 +13,7 @@
 #include "backend/executor/run.h"
 #include "plan/program/effect.h"
 #include "plan/spec/registry.h"
+#include "planner/frameworks/emit/emit.h"
 #include "planner/planner.h"
 #include "reports/reports.h"
 #include "sim/sim.h"
@@ -302,6 +303,21 @@ static bool same_text(const stw_text *a, const stw_text *b) {
     return a->length == b->length && memcmp(a->data, b->data, a->length) == 0;
 }
 
+/* Settings that are written of a plan: rates of an optimizer that works in a framework's job. */
+static bool changes_settings(const stw_plan *base, const stw_plan *plan) {
+    static const stw_emit_options options = {.simulate = stw_sim_seconds};
+    const char *engine = stw_engine_name(plan->run.engine);
+    stw_text a = STW_TEXT_INIT, b = STW_TEXT_INIT, notes = STW_TEXT_INIT;
+    bool written = stw_emit_plan(engine, base, &options, &a, &notes, NULL) == STW_STATUS_OK;
+    stw_text_free(&notes);
+    written = written && stw_emit_plan(engine, plan, &options, &b, &notes, NULL) == STW_STATUS_OK;
+    const bool changed = written && !same_text(&a, &b);
+    stw_text_free(&notes);
+    stw_text_free(&a);
+    stw_text_free(&b);
+    return changed;
+}
+
 /* ---- the bits of a run ---- */
 
 static bool run_digest(size_t model, const key_case *c, const char *setting,
@@ -496,6 +512,9 @@ static void try_value(const tried_case *t, const stw_spec_row *row, const char *
         ((row->needs & (1ull << STW_NEED_OWN | 1ull << STW_NEED_STEP)) != 0 ||
          row->kind == STW_SPEC_ITEMS))
         changed = changes_bits(t->model, setting);
+    if (!changed && stw_engine_steps_inside(&t->base->job->engine->spec) &&
+        row->kind == STW_SPEC_ITEMS)
+        changed = changes_settings(t->base, plan);
     if (changed)
         o->changed++;
     else

@@ -78,6 +78,24 @@ static void state_is_stowages(void) {
     stw_plan_free(plan);
 }
 
+/* Moments in 16 bits: 8 bytes of a parameter in 16 bits, 4 of one in 32. The ring that the planner
+ * chooses has three slots or more of 32 MiB or more: smaller buckets hide less (measured). */
+static void moments_have_16_bits(void) {
+#define HALF "precision.exp_avg=bf16", "precision.exp_avg_sq=bf16"
+    static const char groups[] = "optimizer.groups=[{match: [1d], weight_decay: 0}]";
+    stw_plan *plans[] = {PLAN("Qwen3-0.6B", INSIDE, HALF, "update.stream=1", groups, LAYERS),
+                         PLAN("Qwen3-0.6B", "engine=fsdp2", "optimizer.implementation=stowage",
+                              HALF, "update.stream=1", groups, LAYERS)};
+    for (size_t i = 0; i < 2; i++) {
+        const stw_peak *host = peak_of(plans[i], STW_PHASE_OPTIMIZER_STEP, STW_TIER_HOST);
+        const stw_ring *ring = &plans[i]->layouts[plans[i]->job->largest]->rings[STW_RING_GPU];
+        const uint64_t params = stw_job_placed_params(plans[i]->job, plans[i]->job->largest);
+        CU_ASSERT_EQUAL(state_of(host), (i == 0 ? 8 : 4) * params);
+        CU_ASSERT(ring->slots >= 3 && plans[i]->decisions.prefetch.bucket_bytes >= 32ull << 20);
+        stw_plan_free(plans[i]);
+    }
+}
+
 /* The step is Stowage's, everything else the framework's, and no run of stowage-run has it. */
 static void movements_are_of_both(void) {
     stw_plan *plan = PLAN("Qwen3-0.6B", INSIDE);
@@ -229,7 +247,10 @@ static void keys_without_effect_are_refused(void) {
     REFUSED(with, INSIDE, "fsdp.offload_policy=true");
     REFUSED("a sum of at most 1", INSIDE, "update.resident=0.7", "update.stream=0.7");
     REFUSED("expected fp32, because optimizer", FSDP2, "optimizer.implementation=stowage");
-    REFUSED("precision.exp_avg", INSIDE, "precision.exp_avg=bf16");
+    REFUSED("bf16 as precision.exp_avg, because", INSIDE, "precision.exp_avg=bf16");
+    REFUSED("fp32 or bf16, because", INSIDE, "precision.exp_avg=fp16", "precision.exp_avg_sq=fp16");
+    REFUSED("(it has an effect with engine", FSDP2, HALF,
+            "optimizer.groups=[{match: [1d], lr: 1}]");
     REFUSED("precision.grads", INSIDE, "precision.grads=fp32");
     REFUSED("none, because optimizer.implementation is stowage and what is trained is fp32",
             "engine=fsdp2", "optimizer.implementation=stowage", "precision.master=fp32");
@@ -241,6 +262,7 @@ static void keys_without_effect_are_refused(void) {
 
 STW_TEST_MAIN("engine inside", {"all else is torch's", all_else_is_torchs},
               {"state is Stowage's", state_is_stowages},
+              {"moments have 16 bits", moments_have_16_bits},
               {"movements are of both", movements_are_of_both},
               {"fits where torch's optimizer does not", fits_where_torch_does_not},
               {"rows hold the walk", rows_hold_the_walk}, {"steps hide", steps_hide},

@@ -102,13 +102,10 @@ static bool is_cut_right(const stw_job *job, stw_error *err) {
     return true;
 }
 
-static uint32_t places_inside(const stw_job *job, stw_place *out, stw_error *err) {
-    return is_cut_right(job, err) ? stw_stowage_places(job, out, err) : 0;
-}
-
 static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
     uint32_t n = 0;
     if (!is_cut_right(job, err)) return 0;
+    if (stw_engine_steps_inside(&job->engine->spec)) return stw_stowage_places(job, out, err);
     for (size_t i = 0; i < sizeof fsdp2_places / sizeof fsdp2_places[0]; i++)
         if (place_allowed(job, &fsdp2_places[i])) out[n++] = fsdp2_places[i];
     if (n == 0)
@@ -445,68 +442,35 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     return stw_builder_finish(&b);
 }
 
-static const char *const keys[] = {"optimizer.clip_norm",
-                                   "batch.log_prob_micro_batch",
-                                   "recompute.modules",
-                                   "trainable.lora.rank",
-                                   "trainable.lora.targets",
-                                   "trainable.freeze",
-                                   "fsdp.reshard_after_forward",
-                                   "fsdp.reshard_to_node",
-                                   "fsdp.reshard_after_backward",
-                                   "fsdp.wrap_embeddings",
-                                   "fsdp.offload_policy",
-                                   "fsdp.sync_each_micro_batch",
-                                   "fsdp.loss_parallel",
-                                   "fsdp.streamed_frees_at_once",
-                                   "parallel.tp",
-                                   "parallel.sequence_parallel",
-                                   "park.params",
-                                   "park.moments",
-                                   "park.moments_back",
-                                   "checkpoint.",
-                                   "weight_sync.",
-                                   NULL};
-static const char *const keys_inside[] = {"optimizer.clip_norm",
+/* With torch's optimizer or a wrapper of it, and with Stowage's: what both have, and their own. */
+#define KEYS_OF_BOTH                                                                               \
+    "optimizer.clip_norm", "batch.log_prob_micro_batch", "recompute.modules",                      \
+        "trainable.lora.rank", "trainable.lora.targets", "trainable.freeze",                       \
+        "fsdp.reshard_after_forward", "fsdp.reshard_to_node", "fsdp.reshard_after_backward",       \
+        "fsdp.wrap_embeddings", "fsdp.sync_each_micro_batch", "fsdp.loss_parallel", "parallel.tp", \
+        "parallel.sequence_parallel", "park.params", "checkpoint.", "weight_sync."
+static const char *const keys[] = {
+    KEYS_OF_BOTH,   "fsdp.offload_policy", "fsdp.streamed_frees_at_once",
+    "park.moments", "park.moments_back",   NULL};
+static const char *const keys_inside[] = {KEYS_OF_BOTH,
                                           "optimizer.overlap",
+                                          "optimizer.groups",
                                           "update.resident",
                                           "update.stream",
                                           "prefetch.bucket",
-                                          "batch.log_prob_micro_batch",
-                                          "recompute.modules",
-                                          "trainable.lora.rank",
-                                          "trainable.lora.targets",
-                                          "trainable.freeze",
-                                          "fsdp.reshard_after_forward",
-                                          "fsdp.reshard_to_node",
-                                          "fsdp.reshard_after_backward",
-                                          "fsdp.wrap_embeddings",
-                                          "fsdp.sync_each_micro_batch",
-                                          "fsdp.loss_parallel",
-                                          "parallel.tp",
-                                          "parallel.sequence_parallel",
-                                          "park.params",
-                                          "checkpoint.",
-                                          "weight_sync.",
                                           NULL};
-static const stw_engine_refusal refuses[] = {{"checkpoint.format", "torch_dist"},
-                                             {"optimizer.implementation", "direct"},
-                                             {"placement.params", "nvme"},
-                                             {"placement.grads", "nvme"},
-                                             {"placement.master", "nvme"},
-                                             {"placement.moments", "nvme"},
-                                             {NULL, NULL}};
+
+#define REFUSED_BY_BOTH                                                                            \
+    {"checkpoint.format", "torch_dist"}, {"placement.params", "nvme"},                             \
+        {"placement.grads", "nvme"}, {"placement.master", "nvme"}, {                               \
+        "placement.moments", "nvme"                                                                \
+    }
+static const stw_engine_refusal refuses[] = {
+    REFUSED_BY_BOTH, {"optimizer.implementation", "direct"}, {NULL, NULL}};
 static const stw_engine_refusal refuses_inside[] = {
-    {"checkpoint.format", "torch_dist"}, {"placement.params", "host"},
-    {"placement.params", "nvme"},        {"placement.grads", "host"},
-    {"placement.grads", "nvme"},         {"placement.master", "nvme"},
-    {"placement.moments", "nvme"},       {NULL, NULL}};
-static const stw_engine_fix fixes_inside[] = {
-    {"fsdp.reshard_after_forward", "true", "frees gathered params after forward", NULL},
-    {"load.method", "sharded_read", "no rank holds the whole model", NULL},
-    {"placement.activations", "offload",
-     "activations wait on the host (verl: enable_activation_offload)", NULL},
-    {NULL, NULL, NULL, NULL}};
+    REFUSED_BY_BOTH, {"placement.params", "host"}, {"placement.grads", "host"}, {NULL, NULL}};
+
+/* A fix that the optimizer refuses is left out when it is tried. */
 static const stw_engine_fix fixes[] = {
     {"fsdp.reshard_after_forward", "true", "frees gathered params after forward", NULL},
     {"fsdp.offload_policy", "true", "keeps params, grads and moments on the host", NULL},
@@ -550,42 +514,33 @@ static stw_load usual_load(const stw_run_spec *run) {
     return STW_LOAD_RANK0_BROADCAST;
 }
 
-/* Of this engine with any optimizer.
- * The load: transformers' from_pretrained; verl/workers/fsdp_workers.py at 03b0081
- * (get_init_weight_context_manager); AReaL pull request 1182 (memory_efficient_load) */
-#define TRAINS_WITH_FSDP2                                                                          \
-    .save_metadata = stw_fsdp2_save_metadata, .usual_load = usual_load, .load_note = load_note,    \
-    .margins = margins, .turns = turns, .layouts = &stw_fsdp2_layouts, .one_cut = true,            \
-    .part = stw_tp_part, .representative = stw_chunks_representative, .parts = stw_chunks_parts,   \
-    .cut = stw_chunks_cut, .counts = stw_chunks_count, .build = build
-
 static const char load_note[] =
     "verl and AReaL's memory_efficient_load do so. Scripts that load the model on every "
     "rank need more: plan them with --set load.method=all_ranks, or all_ranks_gpu "
     "where they make it on the GPU, as AReaL does by default.";
 
+/* Of this engine with any optimizer.
+ * The load: transformers' from_pretrained; verl/workers/fsdp_workers.py at 03b0081
+ * (get_init_weight_context_manager); AReaL pull request 1182 (memory_efficient_load) */
+#define SPEC_OF_BOTH .name = "fsdp2", .section = &stw_fsdp_section, .check = stw_fsdp2_check
+#define TRAINS_WITH_FSDP2                                                                          \
+    .save_metadata = stw_fsdp2_save_metadata, .usual_load = usual_load, .load_note = load_note,    \
+    .margins = margins, .fixes = fixes, .turns = turns, .layouts = &stw_fsdp2_layouts,             \
+    .one_cut = true, .part = stw_tp_part, .representative = stw_chunks_representative,             \
+    .parts = stw_chunks_parts, .cut = stw_chunks_cut, .counts = stw_chunks_count,                  \
+    .places = places, .build = build
+
 /* State of any kind of quantum lies with the parameters of the blocks that it is of: ascending, so
  * that a bucket is of few blocks, whose forward waits for it. */
 static const stw_engine fsdp2_inside = {
-    .spec = {.name = "fsdp2",
-             .with = "optimizer.implementation: stowage",
-             .section = &stw_fsdp_section,
-             .check = stw_fsdp2_check_inside,
-             .keys = keys_inside,
+    .spec = {SPEC_OF_BOTH, .with = "optimizer.implementation: stowage", .keys = keys_inside,
              .refuses = refuses_inside,
-             .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM,
-             .own_step = true},
+             .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM, .own_step = true},
     TRAINS_WITH_FSDP2,
-    .fixes = fixes_inside,
-    .places = places_inside,
 };
 
 const stw_engine stw_engine_fsdp2 = {
-    .spec = {.name = "fsdp2",
-             .section = &stw_fsdp_section,
-             .check = stw_fsdp2_check,
-             .keys = keys,
-             .refuses = refuses,
+    .spec = {SPEC_OF_BOTH, .keys = keys, .refuses = refuses,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU,
              .stepped = &fsdp2_inside.spec},
     TRAINS_WITH_FSDP2,
@@ -599,8 +554,6 @@ const stw_engine stw_engine_fsdp2 = {
     .cpu_step = stw_fsdp2_cpu_step,
     .cpu_advice = stw_fsdp2_cpu_advice,
     .cpu_rate = stw_fsdp2_cpu_rate,
-    .fixes = fixes,
-    .places = places,
     .whole = true,
     .prefetch_by_group = true,
     .depths = fsdp2_depths,

@@ -224,40 +224,33 @@ static stw_status check_tp(const stw_run_spec *run, const char *origin, stw_erro
     return STW_STATUS_OK;
 }
 
-stw_status stw_fsdp2_check(const stw_run_spec *run, const char *origin, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    STW_TRY(check_precision(run, origin, err));
-    STW_TRY(check_recompute(run, origin, err));
-    status = check_tp(run, origin, err);
-out:
-    return status;
-}
-
 /* ---- Stowage's optimizer inside ---- */
 
-/* The gradients are torch's, of the dtype of what is trained. The optimizer has moments in fp32,
- * and a master copy of parameters in bf16 (python/stowage/torch/local_plan.py). */
+/* The gradients are torch's, of the dtype of what is trained. The optimizer has moments in fp32, or
+ * both in bf16, and a master copy of parameters in bf16 (python/stowage/torch/local_plan.py). */
 static stw_status check_precision_inside(const stw_run_spec *run, const char *origin,
                                          stw_error *err) {
     const bool wide = run->trainable.lora_rank > 0 && run->precision.grads == STW_DTYPE_F32;
     const stw_dtype dtype = wide ? STW_DTYPE_F32 : run->precision.params;
+    const stw_dtype avg = run->precision.exp_avg, sq = run->precision.exp_avg_sq;
     const bool master = dtype != STW_DTYPE_F32;
-    const char *why = "because optimizer.implementation is stowage";
     const struct {
         const char *key, *expected;
-        bool wrong;
+        bool wrong, of_trained;
     } keys[] = {
-        {"precision.params", "fp32 or bf16", dtype == STW_DTYPE_F16},
-        {"precision.grads", word_of(dtype), run->precision.grads != dtype},
-        {"precision.exp_avg", "fp32", run->precision.exp_avg != STW_DTYPE_F32},
-        {"precision.exp_avg_sq", "fp32", run->precision.exp_avg_sq != STW_DTYPE_F32},
-        {"precision.master", master ? "fp32" : "none", run->precision.has_master != master}};
+        {"precision.params", "fp32 or bf16", dtype == STW_DTYPE_F16, false},
+        {"precision.grads", word_of(dtype), run->precision.grads != dtype, true},
+        {"precision.exp_avg", "fp32 or bf16", avg != STW_DTYPE_F32 && avg != STW_DTYPE_BF16, false},
+        {"precision.exp_avg_sq",
+         avg == STW_DTYPE_BF16 ? "bf16 as precision.exp_avg" : "fp32 as precision.exp_avg",
+         sq != avg, false},
+        {"precision.master", master ? "fp32" : "none", run->precision.has_master != master, true}};
     char expected[192];
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (!keys[i].wrong) continue;
-        snprintf(expected, sizeof expected, "%s, %s%s%s", keys[i].expected, why,
-                 i == 1 || i == 4 ? " and what is trained is " : "",
-                 i == 1 || i == 4 ? word_of(dtype) : "");
+        snprintf(expected, sizeof expected, "%s, because optimizer.implementation is stowage%s%s",
+                 keys[i].expected, keys[i].of_trained ? " and what is trained is " : "",
+                 keys[i].of_trained ? word_of(dtype) : "");
         return stw_run_spec_refuse_value(run, origin, err, keys[i].key, expected);
     }
     return STW_STATUS_OK;
@@ -275,11 +268,13 @@ static stw_status check_roles_inside(const stw_run_spec *run, const char *origin
     return STW_STATUS_OK;
 }
 
-stw_status stw_fsdp2_check_inside(const stw_run_spec *run, const char *origin, stw_error *err) {
+stw_status stw_fsdp2_check(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const bool inside = stw_engine_steps_inside(stw_run_spec_engine(run));
     stw_status status = STW_STATUS_OK;
-    STW_TRY(check_precision_inside(run, origin, err));
+    STW_TRY(inside ? check_precision_inside(run, origin, err) : check_precision(run, origin, err));
     STW_TRY(check_recompute(run, origin, err));
     STW_TRY(check_tp(run, origin, err));
+    if (!inside) goto out;
     STW_TRY(check_roles_inside(run, origin, err));
     status = stw_stowage_check_shares(run, origin, err);
 out:

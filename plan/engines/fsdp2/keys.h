@@ -17,12 +17,10 @@ typedef struct stw_fsdp_modules {
 
 extern const stw_spec_section stw_fsdp_section;
 stw_fsdp_modules stw_fsdp_modules_of(const stw_run_spec *run);
-/** Recomputation and dtypes; see stw_engine_spec.check. */
+/** Recomputation, dtypes and tensor parallelism, and shares of Stowage's optimizer; see
+ * stw_engine_spec.check. */
 STW_MUST_USE stw_status stw_fsdp2_check(const stw_run_spec *run, const char *origin,
                                         stw_error *err);
-/** The same with Stowage's optimizer inside. */
-STW_MUST_USE stw_status stw_fsdp2_check_inside(const stw_run_spec *run, const char *origin,
-                                               stw_error *err);
 stw_fsdp_settings stw_fsdp_settings_of(const stw_run_spec *run);
 
 #endif

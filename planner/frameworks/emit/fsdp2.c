@@ -3,30 +3,15 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "core/printable.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/program/blocks.h"
 #include "plan/spec/registry.h"
-#include "planner/frameworks/emit/emission.h"
+#include "planner/frameworks/emit/fsdp2_model.h"
 
 static const char *dtype(stw_emission *e, const char *key) {
     const char *text = stw_emit_text(e, key);
     if (text == NULL || strcmp(text, "fp32") == 0) return "torch.float32";
     return strcmp(text, "fp16") == 0 ? "torch.float16" : "torch.bfloat16";
-}
-
-/* A name from a file within a string of Python: it ends neither the string nor a line. */
-static void write_name(stw_emission *e, const char *name, stw_text *out) {
-    const size_t size = stw_printable_copy(name, NULL, 0) + 1;
-    char *line = stw_pool_alloc(e->pool, size);
-    if (line == NULL) {
-        if (e->status == STW_STATUS_OK)
-            e->status = stw_fail(e->err, STW_STATUS_NO_MEMORY, "--emit", "out of memory");
-        return;
-    }
-    (void)stw_printable_copy(name, line, size);
-    for (const char *c = line; *c != '\0'; c++)
-        stw_text_printf(out, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
 }
 
 /* recompute.granularity: selective. */
@@ -75,7 +60,7 @@ static void write_head(stw_emission *e, stw_text *out) {
     const stw_run_spec *run = &e->plan->run;
     const char *clip = stw_emit_text(e, "optimizer.clip_norm");
     stw_text_printf(out, "\"\"\"Settings of torch FSDP2 (2.6 or later) for ");
-    write_name(e, e->plan->model->name, out);
+    stw_emit_python_text(e, e->plan->model->name, out);
     stw_text_printf(
         out,
         " on %u x %u GPUs. In every rank, after init_process_group():\n\n"
@@ -92,12 +77,14 @@ static void write_head(stw_emission *e, stw_text *out) {
         stw_text_printf(out, "# Start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the "
                              "environment.\n");
     stw_text_printf(out,
-                    "%simport torch\n"
+                    "%s%simport torch\n"
                     "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import "
                     "checkpoint_wrapper\n"
                     "from torch.distributed.device_mesh import init_device_mesh\n"
                     "from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, "
                     "OffloadPolicy, fully_shard\n",
+                    inside && run->optimizer.n_groups > 0 ? "from fnmatch import fnmatchcase\n\n"
+                                                          : "",
                     inside ? "import stowage.torch\n" : "");
     if (keeps_operations(e))
         stw_text_printf(out, "from torch.utils.checkpoint import CheckpointPolicy, "
@@ -210,23 +197,18 @@ static void write_policy(const stw_emission *e, stw_text *out) {
              "    return create_selective_checkpoint_contexts(policy)\n");
 }
 
-/* Parts of every layer that are made again. */
-static void write_parts(const stw_emission *e, stw_text *out) {
-    static const char *const norms[] = {"input_layernorm", "post_attention_layernorm"};
-    const stw_fsdp_modules modules = stw_fsdp_modules_of(&e->plan->run);
+/* What of every layer is made again. */
+static void write_selective(const stw_emission *e, stw_text *out) {
     if (e->plan->run.recompute.granularity != 2) return;
-    if (modules.ops)
-        stw_text_printf(out, "    for index, layer in enumerate(model.model.layers):\n"
-                             "        model.model.layers[index] = checkpoint_wrapper(layer, "
+    stw_text_printf(out, "    for blocks, index in layers(model):\n");
+    if (keeps_operations(e))
+        stw_text_printf(out, "        blocks[index] = checkpoint_wrapper(blocks[index], "
                              "context_fn=contexts)\n");
     else
-        stw_text_printf(out, "    for layer in model.model.layers:\n");
-    if (modules.mlp) stw_text_printf(out, "        layer.mlp = checkpoint_wrapper(layer.mlp)\n");
-    if (modules.self_attn)
-        stw_text_printf(out, "        layer.self_attn = checkpoint_wrapper(layer.self_attn)\n");
-    for (size_t i = 0; i < 2 && modules.layernorm; i++)
-        stw_text_printf(out, "        layer.%s = checkpoint_wrapper(layer.%s)\n", norms[i],
-                        norms[i]);
+        stw_text_printf(out, "        for name, part in list(blocks[index].named_children()):\n"
+                             "            if name in PARTS:\n"
+                             "                setattr(blocks[index], name, "
+                             "checkpoint_wrapper(part))\n");
 }
 
 static void write_shard(stw_emission *e, bool recomputed, stw_text *out) {
@@ -246,15 +228,36 @@ static void write_shard(stw_emission *e, bool recomputed, stw_text *out) {
         stw_text_printf(out, "%s,\n    }\n",
                         stw_emit_on(e, "fsdp.reshard_after_forward") ? "True" : "False");
     if (recomputed)
-        stw_text_printf(out, "    for index in RECOMPUTED:\n"
-                             "        model.model.layers[index] = "
-                             "checkpoint_wrapper(model.model.layers[index])\n");
-    write_parts(e, out);
-    stw_text_printf(out, "    for layer in model.model.layers:\n"
-                         "        fully_shard(layer, **settings)\n");
+        stw_text_printf(out, "    for number, (blocks, index) in enumerate(layers(model)):\n"
+                             "        if number in RECOMPUTED:\n"
+                             "            blocks[index] = checkpoint_wrapper(blocks[index])\n");
+    write_selective(e, out);
+    stw_text_printf(out, "    for blocks, index in layers(model):\n"
+                         "        fully_shard(blocks[index], **settings)\n");
     if (stw_emit_on(e, "fsdp.wrap_embeddings"))
-        stw_text_printf(out, "    fully_shard(model.model.embed_tokens, **settings)\n");
+        stw_text_printf(out, "    fully_shard(model.get_input_embeddings(), **settings)\n");
     stw_text_printf(out, "    fully_shard(model, **settings)\n");
+}
+
+/* The constructor hides steps behind a module that it is given, but not behind groups. */
+static void write_adamw_inside(stw_emission *e, stw_text *out) {
+    const bool grouped = e->plan->run.optimizer.n_groups > 0;
+    const bool overlaps = e->plan->run.optimizer.overlap;
+    const bool half = e->plan->run.precision.exp_avg == STW_DTYPE_BF16;
+    if (grouped) stw_emit_python_groups(e, out);
+    stw_text_printf(
+        out,
+        "\n\ndef adamw(model, **arguments):\n"
+        "    \"\"\"After shard(). Instead of GPU_MEMORY, BUCKET%s and DEPTH: plan=\"FILE\" of "
+        "stowage "
+        "plan -o FILE.\"\"\"\n"
+        "    optimizer = stowage.torch.AdamW(%s, clip_norm=MAX_NORM, overlap=%s, "
+        "gpu_memory=GPU_MEMORY,\n"
+        "                                    bucket=BUCKET, depth=DEPTH, %s**arguments)\n",
+        half ? ", moments" : "", grouped ? "groups(model)" : "model",
+        overlaps && !grouped ? "True" : "False", half ? "moments=torch.bfloat16, " : "");
+    if (overlaps && grouped) stw_text_printf(out, "    optimizer.hide_behind(model)\n");
+    stw_text_printf(out, "    return optimizer\n");
 }
 
 static void write_optimizer(stw_emission *e, stw_text *out) {
@@ -262,16 +265,7 @@ static void write_optimizer(stw_emission *e, stw_text *out) {
     const char *kind = stw_emit_text(e, "optimizer.implementation");
     const char *how = cpu ? "foreach=False" : "fused=True"; /* as the plan takes auto */
     if (steps_inside(e)) {
-        stw_text_printf(
-            out,
-            "\n\ndef adamw(model, **arguments):\n"
-            "    \"\"\"Instead of the last line: plan=\"FILE\" of stowage plan -o FILE. "
-            "hide_behind() is done: the model is complete.\"\"\"\n"
-            "    return stowage.torch.AdamW(model, clip_norm=MAX_NORM, overlap=%s, "
-            "gpu_memory=GPU_MEMORY,\n"
-            "                               bucket=BUCKET, depth=DEPTH, "
-            "**arguments)\n",
-            e->plan->run.optimizer.overlap ? "True" : "False");
+        write_adamw_inside(e, out);
         return;
     }
     if (kind != NULL && strcmp(kind, "fused") == 0) how = "fused=True";
@@ -297,7 +291,10 @@ static void write_micro_batch(stw_emission *e, stw_text *out) {
 void stw_emit_fsdp2(stw_emission *e, stw_text *out) {
     write_head(e, out);
     const bool recomputed = write_activations(e, out);
+    if (e->plan->run.recompute.granularity == 2 && !keeps_operations(e))
+        stw_emit_python_parts(e, out);
     write_policy(e, out);
+    stw_emit_python_layers(e, out);
     write_shard(e, recomputed, out);
     write_optimizer(e, out);
     write_micro_batch(e, out);
@@ -316,7 +313,7 @@ out:
     return status;
 }
 
-/* Gradients have the dtype of PARAMS, and moments are in fp32. GPU_MEMORY, BUCKET and DEPTH are
+/* Gradients have the dtype of PARAMS. GPU_MEMORY, BUCKET and DEPTH are
  * what was decided, by the planner or by keys. */
 static stw_status say_inside(const stw_emission *e, stw_run_spec *run, stw_error *err) {
     static const char *const keys[] = {"precision.grads",   "precision.master",
@@ -326,6 +323,8 @@ static stw_status say_inside(const stw_emission *e, stw_run_spec *run, stw_error
     stw_status status = STW_STATUS_OK;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         STW_TRY(copy_value(planned, run, keys[i], err));
+    run->optimizer.groups = planned->optimizer.groups;
+    run->optimizer.n_groups = planned->optimizer.n_groups;
     run->update = planned->update;
     run->prefetch = planned->prefetch;
     run->placement.moments = planned->placement.moments;
