@@ -24,7 +24,8 @@ static bool steps_inside(const stw_emission *e) {
     return stw_engine_steps_inside(&e->plan->job->engine->spec);
 }
 
-/* The regions are aligned apart from each other. */
+/* Room for regions that are aligned apart from each other, in a job of other parts than the plan's:
+ * a byte less than all state is resident state and a ring. */
 #define INSIDE_ALIGNS_BYTES (1ull << 20)
 
 /* What the optimizer takes of the GPU: resident state and the ring. */
@@ -38,7 +39,7 @@ static uint64_t inside_gpu_bytes(const stw_emission *e) {
                            r->component != STW_COMPONENT_GRADS && r->tier == STW_TIER_GPU;
         if (state) bytes = stw_plus(bytes, r->bytes);
     }
-    return stw_plus(bytes, INSIDE_ALIGNS_BYTES);
+    return ring->slots > 0 ? bytes : stw_plus(bytes, INSIDE_ALIGNS_BYTES);
 }
 
 /* Where the optimizer has its state. */
