@@ -424,7 +424,8 @@ STW_API_CHECKED stw_status_t stw_digest_state(stw_session_t *session, const char
  *
  * An iteration: stw_bind_gradients; with clipping stw_begin_norm and the sum of its counters over
  * ranks; stw_begin_step; stw_wait_tensor before the next use of each parameter. After a failure of
- * the device (DEVICE) the optimizer can only be freed. */
+ * the device or of a disk (DEVICE, IO, DISAGREE, NO_RESOURCES), which the next call tells, the
+ * optimizer can only be freed: its state may be of two steps. */
 
 typedef struct stw_optimizer_t stw_optimizer_t;
 
@@ -443,6 +444,8 @@ typedef struct stw_optimizer_options_t {
      * says or more, aligned to STOWAGE_ALIGNMENT. NULL: the library allocates. */
     void *gpu_address;
     uint64_t gpu_bytes;
+    /* Where state on NVMe goes, into a file without a name, which goes with the optimizer; NULL:
+     * $TMPDIR, else /tmp. Not looked at for plans without any. */
     const char *nvme_folder;
     int nvme_in_memory; /* 1: nvme_folder may be memory (tmpfs) */
     int gpu_is_given;   /* 1: `gpu` is the device's ordinal; 0: it is the thread's current device */
@@ -452,8 +455,8 @@ typedef struct stw_optimizer_options_t {
 typedef struct stw_optimizer_info_t {
     const char *backend; /* "" of a plan */
     uint64_t gpu_bytes;  /* resident state and staging; neither parameters nor gradients */
-    uint64_t host_bytes; /* page-locked */
-    uint64_t nvme_bytes;
+    uint64_t host_bytes; /* page-locked: state, and slots of what passes from and to NVMe */
+    uint64_t nvme_bytes; /* of the file */
     uint32_t buckets;
     uint64_t streamed_bytes; /* that a step copies to the GPU, and back but for gradients */
     double open_seconds;     /* of stw_open_optimizer */
@@ -461,7 +464,7 @@ typedef struct stw_optimizer_info_t {
 
 /** What an optimizer of this plan takes; needs no device.
  * @return NOT_BUILT_IN for a plan that cannot be bound: more than one rank, parameters or gradients
- * elsewhere than on the GPU, state on NVMe, updates other than resident and stream */
+ * elsewhere than on the GPU, two copies of state on NVMe, updates other than resident and stream */
 STW_API_CHECKED stw_status_t stw_measure_optimizer(const stw_plan_t *plan,
                                                    stw_optimizer_info_t *out, size_t size,
                                                    stw_error_t *error);

@@ -22,6 +22,7 @@ struct stw_optimizer_t {
 static void describe(const stw_bound_sizes *sizes, stw_optimizer_info_t *out) {
     out->gpu_bytes = sizes->gpu_bytes;
     out->host_bytes = sizes->host_bytes;
+    out->nvme_bytes = sizes->nvme_bytes;
     out->buckets = sizes->buckets;
     out->streamed_bytes = sizes->streamed_bytes;
 }
@@ -83,7 +84,9 @@ stw_status_t stw_open_optimizer(const stw_plan_t *plan, const stw_bound_t *tenso
     const stw_bound_options bound = {.backend = mine.backend != NULL ? mine.backend : "auto",
                                      .gpu = {mine.gpu_address, mine.gpu_bytes},
                                      .gpu_is_given = mine.gpu_is_given != 0,
-                                     .gpu_number = mine.gpu};
+                                     .gpu_number = mine.gpu,
+                                     .nvme_folder = mine.nvme_folder,
+                                     .nvme_in_memory = mine.nvme_in_memory != 0};
     STW_TRY(stw_bound_open(plan->plan, taken, n, &bound, &handle->bound, err));
     handle->pid = (long)getpid();
     handle->open_s = stw_process_now_s() - begin_s;

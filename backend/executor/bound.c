@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of an optimizer of bound tensors: does the plan suit, are these its tensors, memory,
- * first values, addresses that change, and state that is read and written. */
+ * addresses that change. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -22,8 +22,6 @@ static stw_status check_place(const stw_place *place, stw_error *err) {
         return refuse("placement.params", stw_tier_name(place->params), "gpu", err);
     if (place->grads != STW_TIER_GPU)
         return refuse("placement.grads", stw_tier_name(place->grads), "gpu", err);
-    if (place->moments == STW_TIER_NVME)
-        return refuse("placement.moments", "nvme", "gpu or host", err);
     if (place->update != STW_UPDATE_RESIDENT && place->update != STW_UPDATE_STREAM)
         return refuse("update", stw_update_name(place->update), "resident and stream", err);
     return STW_STATUS_OK;
@@ -51,6 +49,8 @@ static stw_status check_plan(const stw_plan *plan, stw_error *err) {
     for (uint32_t i = 0; i < plan->decisions.n_state; i++)
         if (plan->decisions.state[i].units > 0)
             STW_TRY(check_place(&plan->decisions.state[i].place, err));
+    if (plan->layouts[0]->persistent_bytes[STW_TIER_NVME] > 0 && stw_nvme_copies(plan->job) != 1)
+        STW_TRY(refuse("placement.nvme_copies", "2", "1: its file goes with it", err));
 out:
     return status;
 }
@@ -86,20 +86,28 @@ static uint64_t streamed_bytes(const stw_program *program) {
     return bytes;
 }
 
+/* Regions and ring of a tier; not what a load would need besides. */
+static uint64_t end_of(const stw_layout *layout, stw_tier tier, stw_ring_kind kind,
+                       uint64_t least) {
+    const stw_ring *ring = &layout->rings[kind];
+    uint64_t end = stw_max_u64(layout->persistent_bytes[tier], least);
+    if (ring->slots > 0)
+        end = stw_max_u64(end, ring->offset_bytes + stw_times(ring->slots, ring->slot_bytes));
+    return end;
+}
+
 static stw_status measure(const stw_plan *plan, stw_bound_sizes *out, uint64_t *skipped,
                           stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_layout *layout = plan->layouts[0];
-    const stw_ring *ring = &layout->rings[STW_RING_GPU];
     stw_element_types types;
     STW_TRY(check_plan(plan, err));
     STW_TRY(stw_exec_types(&plan->run, &types, err));
     STW_TRY(end_of_bound(layout, skipped, err));
-    uint64_t end = stw_max_u64(layout->persistent_bytes[STW_TIER_GPU], *skipped);
-    if (ring->slots > 0)
-        end = stw_max_u64(end, ring->offset_bytes + stw_times(ring->slots, ring->slot_bytes));
-    *out = (stw_bound_sizes){.gpu_bytes = end - *skipped,
-                             .host_bytes = layout->persistent_bytes[STW_TIER_HOST],
+    *out = (stw_bound_sizes){.gpu_bytes =
+                                 end_of(layout, STW_TIER_GPU, STW_RING_GPU, *skipped) - *skipped,
+                             .host_bytes = end_of(layout, STW_TIER_HOST, STW_RING_HOST_DISK, 0),
+                             .nvme_bytes = layout->persistent_bytes[STW_TIER_NVME],
                              .buckets = layout->n_buckets,
                              .streamed_bytes = streamed_bytes(plan->programs[0])};
 out:
@@ -239,13 +247,6 @@ static void place_spans(stw_bound *b) {
 
 /* ---- opening ---- */
 
-static stw_location home(const stw_bound *b, const stw_region *region, uint64_t element) {
-    const uint64_t each = stw_job_element_bytes(b->plan->job, region->component);
-    const uint64_t skipped = region->tier == STW_TIER_GPU ? b->skipped_bytes : 0;
-    return stw_at(region->tier,
-                  region->offset_bytes - skipped + stw_times(element - region->first_param, each));
-}
-
 static stw_status open_device(stw_bound *b, const stw_bound_options *options, uint32_t n_events,
                               stw_error *err) {
     stw_ranks ranks = {.local_world = 1};
@@ -259,11 +260,18 @@ static stw_status open_device(stw_bound *b, const stw_bound_options *options, ui
                            .gpu_is_current = !options->gpu_is_given,
                            .gpu = options->gpu_number,
                            .local_world = 1,
-                           .nvme_copies = 1};
+                           .nvme_copies = 1,
+                           .nvme_folder = options->nvme_folder};
+    stw_nvme_shape shape = {.in_memory = options->nvme_in_memory};
+    stw_status status = stw_exec_nvme_shape(b->layout, b->program, b->pool, &shape, err);
+    if (status != STW_STATUS_OK) return status;
+    c.nvme_shape = &shape;
     c.arena_bytes[STW_TIER_GPU] = b->sizes.gpu_bytes;
     c.arena_bytes[STW_TIER_HOST] = b->sizes.host_bytes;
+    c.arena_bytes[STW_TIER_NVME] = b->sizes.nvme_bytes;
     c.capacity_bytes[STW_TIER_GPU] = stw_plan_gpu_capacity(b->plan);
     c.capacity_bytes[STW_TIER_HOST] = stw_plan_host_capacity(b->plan);
+    c.capacity_bytes[STW_TIER_NVME] = b->plan->cluster.nvme.capacity_bytes;
     c.external[STW_TIER_GPU] = options->gpu;
     c.machine_host_bytes = b->sizes.host_bytes;
     if (!b->backend->gpu && options->gpu.address == NULL)
@@ -275,37 +283,6 @@ static stw_status open_device(stw_bound *b, const stw_bound_options *options, ui
     c.threads = stw_threads_cores() / c.local_world;
     if (c.threads == 0) c.threads = 1;
     return b->backend->open(&c, &b->device, err);
-}
-
-/* Moments are zero, masters are the parameters. */
-static stw_status first_values(stw_bound *b, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    for (uint32_t i = 0; i < b->layout->n_regions; i++) {
-        const stw_region *r = &b->layout->regions[i];
-        if (r->component == STW_COMPONENT_EXP_AVG || r->component == STW_COMPONENT_EXP_AVG_SQ)
-            STW_TRY(b->backend->zero(b->device, home(b, r, r->first_param), r->bytes, err));
-    }
-    for (uint32_t i = 0; i < b->n_spans && b->types.master != STW_ELEMENT_NONE; i++) {
-        const stw_span *span = &b->spans[i];
-        const stw_bound_part *part = &b->parts[i];
-        const unsigned char *params = b->places[part->tensor].params;
-        for (uint64_t done = 0, n; done < span->n; done += n) {
-            const uint64_t at = span->first + done;
-            const stw_region *r = stw_layout_region(b->layout, STW_COMPONENT_MASTER, at);
-            if (r == NULL)
-                STW_TRY(stw_fail(err, STW_STATUS_BUG, "master", "element %llu has no region",
-                                 (unsigned long long)at));
-            n = stw_min_u64(span->n - done, r->first_param + r->params - at);
-            const stw_location to = home(b, r, at);
-            STW_TRY(b->backend->convert_from(b->device, STW_STREAM_COMPUTE,
-                                             stw_typed(to.tier, to.offset, STW_ELEMENT_F32, n),
-                                             params + bytes_before(part, done, b->types.params),
-                                             b->plan->run.precision.params, err));
-        }
-    }
-    STW_TRY(b->backend->synchronize(b->device, err));
-out:
-    return status;
 }
 
 static stw_status open_bound(stw_bound *b, const stw_bound_tensor *tensors,
@@ -327,7 +304,7 @@ static stw_status open_bound(stw_bound *b, const stw_bound_tensor *tensors,
     STW_TRY(stw_bound_prepare_step(b, &n_events, err));
     STW_TRY(open_device(b, options, n_events, err));
     place_spans(b);
-    STW_TRY(first_values(b, err));
+    STW_TRY(stw_bound_first_values(b, err));
     STW_TRY(stw_bound_start(b, err));
 out:
     return status;
@@ -431,71 +408,6 @@ stw_status stw_bound_set_params(stw_bound *b, void *const *addresses, uint32_t n
     for (uint32_t i = 0; i < n; i++)
         if (addresses[i] != NULL) b->places[i].params = addresses[i];
     place_spans(b);
-out:
-    return status;
-}
-
-/* ---- state ---- */
-
-static stw_status copy_run(stw_bound *b, stw_location at, uint64_t bytes, bool write,
-                           unsigned char *memory, stw_error *err) {
-    if (at.tier == STW_TIER_GPU)
-        return write ? b->backend->put(b->device, at, memory, bytes, err)
-                     : b->backend->get(b->device, memory, at, bytes, err);
-    void *host = b->backend->host_address(b->device, at.offset, bytes);
-    if (host == NULL)
-        return stw_fail(err, STW_STATUS_BUG, "state",
-                        "%llu bytes at %llu are outside the host arena", (unsigned long long)bytes,
-                        (unsigned long long)at.offset);
-    memcpy(write ? host : memory, write ? memory : host, (size_t)bytes);
-    return STW_STATUS_OK;
-}
-
-static stw_status check_range(const stw_bound *b, const stw_bound_range *range, stw_error *err) {
-    if (range->tensor >= b->n_tensors)
-        return stw_fail(err, STW_STATUS_USAGE, "tensor", "found %u, expected one below %u",
-                        range->tensor, b->n_tensors);
-    if (stw_exec_type(&b->types, range->component) == STW_ELEMENT_NONE ||
-        range->component == STW_COMPONENT_PARAMS || range->component == STW_COMPONENT_GRADS)
-        return stw_fail(err, STW_STATUS_USAGE, "component",
-                        "found \"%s\", which is no state of this plan",
-                        stw_component_name(range->component));
-    const uint64_t elements = b->places[range->tensor].elements;
-    if (range->first > elements || range->n > elements - range->first)
-        return stw_fail(err, STW_STATUS_USAGE, b->names[range->tensor],
-                        "found elements %llu to %llu, expected some of its %llu",
-                        (unsigned long long)range->first,
-                        (unsigned long long)(range->first + range->n),
-                        (unsigned long long)elements);
-    return STW_STATUS_OK;
-}
-
-stw_status stw_bound_copy_state(stw_bound *b, const stw_bound_range *range, bool write,
-                                void *memory, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    STW_TRY(check_range(b, range, err));
-    STW_TRY(stw_bound_finish(b, NULL, err));
-    const uint64_t each = stw_job_element_bytes(b->plan->job, range->component);
-    const uint64_t end = range->first + range->n;
-    uint64_t copied = 0;
-    for (uint32_t i = b->places[range->tensor].first_part; i < b->n_spans && copied < range->n;
-         i++) {
-        const stw_bound_part *part = &b->parts[i];
-        if (part->tensor != range->tensor) continue;
-        uint64_t from = stw_max_u64(range->first, part->tensor_first);
-        const uint64_t to = stw_min_u64(end, part->tensor_first + b->spans[i].n);
-        for (uint64_t n; from < to; from += n, copied += n) {
-            const uint64_t at = b->spans[i].first + (from - part->tensor_first);
-            const stw_region *r = stw_layout_region(b->layout, range->component, at);
-            if (r == NULL) break;
-            n = stw_min_u64(to - from, r->first_param + r->params - at);
-            STW_TRY(copy_run(b, home(b, r, at), n * each, write,
-                             (unsigned char *)memory + (from - range->first) * each, err));
-        }
-    }
-    if (copied != range->n)
-        status = stw_fail(err, STW_STATUS_USAGE, b->names[range->tensor],
-                          "is not trained and has no %s", stw_component_name(range->component));
 out:
     return status;
 }

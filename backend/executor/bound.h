@@ -9,6 +9,10 @@
  * issues the buckets, a bounded number ahead of the GPU, because a driver's queues are short and
  * who fills them waits. Work is ordered with that of the caller by native streams.
  *
+ * State on NVMe is read into page-locked slots by another thread and written from there by a third,
+ * in one copy: a step that fails leaves state of two steps, and the optimizer is of no use then.
+ * The writes of a step may go on until the next one is begun and longer; its reads wait for them.
+ *
  * One thread at a time; the optimizer borrows its plan. No call allocates but stw_bound_open. */
 #ifndef STW_BACKEND_EXECUTOR_BOUND_H
 #define STW_BACKEND_EXECUTOR_BOUND_H
@@ -31,11 +35,14 @@ typedef struct stw_bound_options {
     stw_external_arena gpu; /* of the caller; address NULL: the library allocates */
     bool gpu_is_given;      /* else the one that the calling thread has set */
     uint32_t gpu_number;
+    /* State on NVMe: the file's folder (NULL: $TMPDIR, else /tmp), which may be memory. */
+    const char *nvme_folder;
+    bool nvme_in_memory;
 } stw_bound_options;
 
 /** What an optimizer takes. */
 typedef struct stw_bound_sizes {
-    uint64_t gpu_bytes, host_bytes; /* its arenas */
+    uint64_t gpu_bytes, host_bytes, nvme_bytes; /* its arenas */
     uint32_t buckets;
     uint64_t streamed_bytes; /* that a step copies to the GPU */
 } stw_bound_sizes;

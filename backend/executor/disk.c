@@ -12,14 +12,14 @@
 #include "backend/process.h"
 
 /* Ends of what steps read and write, as the program has them. */
-static stw_status find_cuts(stw_rank_run *run, stw_nvme_shape *shape, stw_error *err) {
-    const stw_program *program = run->program;
+static stw_status find_cuts(const stw_program *program, stw_pool *pool, stw_nvme_shape *shape,
+                            stw_error *err) {
     uint64_t n = 0, *cuts;
     for (uint32_t i = 0; i < program->n_ops; i++) {
         const stw_op *op = &program->ops[i];
         n += op->kind == STW_OP_NVME_READ || op->kind == STW_OP_NVME_WRITE ? 2 : 0;
     }
-    cuts = stw_pool_array(run->pool, n, sizeof *cuts);
+    cuts = stw_pool_array(pool, n, sizeof *cuts);
     if (cuts == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "nvme", "out of memory");
     for (uint32_t i = 0; i < program->n_ops; i++) {
         const stw_op *op = &program->ops[i];
@@ -32,13 +32,13 @@ static stw_status find_cuts(stw_rank_run *run, stw_nvme_shape *shape, stw_error 
     return STW_STATUS_OK;
 }
 
-stw_status stw_exec_nvme_shape(stw_rank_run *run, stw_nvme_shape *out, stw_error *err) {
-    *out = (stw_nvme_shape){.in_memory = run->options->nvme_in_memory};
-    if (run->layout->arena_bytes[STW_TIER_NVME] == 0) return STW_STATUS_OK;
-    stw_nvme_part *parts = stw_pool_array(run->pool, run->layout->n_regions, sizeof(stw_nvme_part));
+stw_status stw_exec_nvme_shape(const stw_layout *layout, const stw_program *program, stw_pool *pool,
+                               stw_nvme_shape *out, stw_error *err) {
+    if (layout->arena_bytes[STW_TIER_NVME] == 0) return STW_STATUS_OK;
+    stw_nvme_part *parts = stw_pool_array(pool, layout->n_regions, sizeof(stw_nvme_part));
     if (parts == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "nvme", "out of memory");
-    for (uint32_t i = 0; i < run->layout->n_regions; i++) {
-        const stw_region *region = &run->layout->regions[i];
+    for (uint32_t i = 0; i < layout->n_regions; i++) {
+        const stw_region *region = &layout->regions[i];
         if (region->tier != STW_TIER_NVME) continue;
         stw_nvme_part *part = &parts[out->n_parts++];
         snprintf(part->name, sizeof part->name, "%s", stw_component_name(region->component));
@@ -46,7 +46,7 @@ stw_status stw_exec_nvme_shape(stw_rank_run *run, stw_nvme_shape *out, stw_error
         part->bytes = region->bytes;
     }
     out->parts = parts;
-    return find_cuts(run, out, err);
+    return find_cuts(program, pool, out, err);
 }
 
 static uint64_t random_number(void) {

@@ -113,8 +113,8 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
     c->n_spans = run->n_spans;
     c->nvme_copies = (uint32_t)stw_nvme_copies(run->job);
     c->nvme_folder = run->options->nvme_folder;
-    stw_nvme_shape shape;
-    STW_TRY(stw_exec_nvme_shape(run, &shape, err));
+    stw_nvme_shape shape = {.in_memory = run->options->nvme_in_memory};
+    STW_TRY(stw_exec_nvme_shape(run->layout, run->program, run->pool, &shape, err));
     c->nvme_shape = &shape;
     c->threads = stw_threads_cores() / run->ranks.local_world;
     if (c->threads == 0) c->threads = 1;

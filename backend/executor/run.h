@@ -117,8 +117,9 @@ void stw_exec_match_spans(const stw_layout *layout, const stw_span *spans, uint3
                           stw_span_range *out);
 
 /* disk.c: state on NVMe */
-/** Cuts and names, in the run's pool. */
-STW_MUST_USE stw_status stw_exec_nvme_shape(stw_rank_run *run, stw_nvme_shape *out, stw_error *err);
+/** Add cuts and names, in a pool. */
+STW_MUST_USE stw_status stw_exec_nvme_shape(const stw_layout *layout, const stw_program *program,
+                                            stw_pool *pool, stw_nvme_shape *out, stw_error *err);
 /** Two copies: write whose state it is. Collective. */
 STW_MUST_USE stw_status stw_exec_own_state(stw_rank_run *run, stw_error *err);
 /** Two copies: after a movement that all ranks begin together. Collective. */

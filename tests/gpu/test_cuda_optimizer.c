@@ -111,7 +111,14 @@ static void fill(void *values, stw_element type, uint64_t n, uint64_t seed, uint
     }
 }
 
-static stw_plan *plan_of(bool bf16, uint32_t resident_units, const char *clip) {
+/* Quanta with resident state and with state on the host; the rest is streamed from the host, or
+ * from NVMe. */
+typedef struct share {
+    uint32_t resident, host;
+    bool nvme;
+} share;
+
+static stw_plan *plan_of(bool bf16, share of, const char *clip) {
     const char *const settings[] = {bf16 ? "precision.params=bf16" : "precision.params=fp32",
                                     bf16 ? "precision.grads=bf16" : "precision.grads=fp32",
                                     bf16 ? "precision.master=fp32" : "precision.master=none",
@@ -119,14 +126,18 @@ static stw_plan *plan_of(bool bf16, uint32_t resident_units, const char *clip) {
                                     "placement.grads=gpu",
                                     clip,
                                     NULL};
-    const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM};
-    const uint32_t units[] = {resident_units, UINT32_MAX};
+    static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_NVME};
+    const uint32_t units[] = {of.resident, of.nvme ? of.host : UINT32_MAX, UINT32_MAX};
+    stw_place taken[3];
+    uint32_t of_taken[3], n = 0;
     stw_cluster cluster = fixture_cluster(1);
     stw_plan *plan = fixture_plan(size, &cluster, settings);
-    if (resident_units == 0)
-        fixture_state(plan, 1, &places[1], &units[1]);
-    else
-        fixture_state(plan, 2, places, units);
+    for (int i = 0; i < (of.nvme ? 3 : 2); i++) {
+        taken[n] = places[i];
+        of_taken[n] = units[i];
+        n += units[i] > 0;
+    }
+    fixture_state(plan, n, taken, of_taken);
     plan->decisions.prefetch.depth = 3;
     plan->decisions.prefetch.bucket_bytes = 256 << 10;
     CHECK_OK(stw_plan_derive(plan, err));
@@ -135,7 +146,9 @@ static stw_plan *plan_of(bool bf16, uint32_t resident_units, const char *clip) {
 
 static stw_bound *open_on(const stw_plan *plan, owner *o, unsigned char *scratch) {
     stw_bound_tensor *tensors = calloc(o->n, sizeof *tensors);
-    const stw_bound_options options = {.backend = o->gpu ? "cuda" : "host"};
+    const stw_bound_options options = {.backend = o->gpu ? "cuda" : "host",
+                                       .nvme_folder = getenv("STW_TEST_NVME"),
+                                       .nvme_in_memory = true};
     const stw_dtype dtype = plan->run.precision.params;
     const stw_element type = dtype == STW_DTYPE_BF16 ? STW_ELEMENT_BF16 : STW_ELEMENT_F32;
     stw_bound *bound = NULL;
@@ -242,8 +255,8 @@ static void compare_state(stw_bound *a, stw_bound *b, const stw_plan *plan) {
         }
 }
 
-static void has_the_bits_of_the_host(bool bf16, uint32_t resident_units, double clip_norm) {
-    stw_plan *plan = plan_of(bf16, resident_units, "optimizer.clip_norm=1");
+static void has_the_bits_of_the_host(bool bf16, share of, double clip_norm) {
+    stw_plan *plan = plan_of(bf16, of, "optimizer.clip_norm=1");
     stw_bound *bounds[2] = {NULL, NULL};
     owner owners[2];
     history h = {NULL};
@@ -289,25 +302,32 @@ static void has_the_bits_of_the_host(bool bf16, uint32_t resident_units, double 
     stw_plan_free(plan);
 }
 
+static const share all_resident = {UINT32_MAX, 0, false}, all_streamed = {0, 0, false};
 static void resident(void) {
-    has_the_bits_of_the_host(false, UINT32_MAX, 0.5);
-    has_the_bits_of_the_host(true, UINT32_MAX, 0);
+    has_the_bits_of_the_host(false, all_resident, 0.5);
+    has_the_bits_of_the_host(true, all_resident, 0);
 }
 static void streamed(void) {
-    has_the_bits_of_the_host(false, 0, 0.5);
-    has_the_bits_of_the_host(true, 0, 0.5);
-    has_the_bits_of_the_host(true, 0, 0);
+    has_the_bits_of_the_host(false, all_streamed, 0.5);
+    has_the_bits_of_the_host(true, all_streamed, 0.5);
+    has_the_bits_of_the_host(true, all_streamed, 0);
 }
 static void mixed(void) {
-    has_the_bits_of_the_host(false, 100, 0);
-    has_the_bits_of_the_host(true, 100, 0.5);
+    has_the_bits_of_the_host(false, (share){100, 0, false}, 0);
+    has_the_bits_of_the_host(true, (share){100, 0, false}, 0.5);
+}
+/* In a file of $STW_TEST_NVME, else of /tmp. */
+static void on_nvme(void) {
+    has_the_bits_of_the_host(false, (share){0, 0, true}, 0.5);
+    has_the_bits_of_the_host(true, (share){0, 0, true}, 0);
+    has_the_bits_of_the_host(true, (share){100, 200, true}, 0.5);
 }
 
 /* Counters of gradients of every magnitude, with a few that are not finite. */
 static void norms(void) {
     for (int way = 0; way < 6; way++) {
         const bool bf16 = way % 2 == 1;
-        stw_plan *plan = plan_of(bf16, UINT32_MAX, "optimizer.clip_norm=1");
+        stw_plan *plan = plan_of(bf16, all_resident, "optimizer.clip_norm=1");
         const uint64_t each = bf16 ? 2 : 4;
         uint64_t counters[2][STW_NORM_COUNTERS], *at = NULL, longest = 0;
         for (uint32_t t = 0; t < plan->job->model->n_tensors; t++)
@@ -351,8 +371,8 @@ static void norms(void) {
 }
 
 /* Two optimizers, and one that is closed with work under way. */
-static void closes_under_way(void) {
-    stw_plan *plan = plan_of(true, 50, "optimizer.clip_norm=1");
+static void closes_with(share of) {
+    stw_plan *plan = plan_of(true, of, "optimizer.clip_norm=1");
     uint64_t all = 0;
     for (uint32_t t = 0; t < plan->job->model->n_tensors; t++) all += elements_of(plan, t);
     unsigned char *scratch = staging(all * 4);
@@ -377,12 +397,15 @@ static void closes_under_way(void) {
     stw_plan_free(plan);
 }
 
+static void closes_under_way(void) {
+    closes_with((share){50, 0, false});
+    closes_with((share){50, 50, true});
+}
+
 int main(void) {
-    static const stw_test tests[] = {{"norms", norms},
-                                     {"resident", resident},
-                                     {"streamed", streamed},
-                                     {"mixed", mixed},
-                                     {"closes under way", closes_under_way}};
+    static const stw_test tests[] = {
+        {"norms", norms}, {"resident", resident}, {"streamed", streamed},
+        {"mixed", mixed}, {"on NVMe", on_nvme},   {"closes under way", closes_under_way}};
     const stw_backend *cuda = stw_backend_cuda_find();
     char why[200] = "";
     if (cuda == NULL || !cuda->available(why, sizeof why)) {

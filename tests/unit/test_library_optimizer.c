@@ -34,12 +34,15 @@ typedef struct kind {
     bool bf16, grads_bf16;
     const char *share; /* of resident updates */
     double clip_norm;
+    bool nvme; /* where state is not resident, instead of the host */
+    const char *folder;
 } kind;
 
 static stw_plan_t *plan_of(const stw_model_t *model, const kind *k, const char *extra) {
     char resident[48], stream[48];
     snprintf(resident, sizeof resident, "update.resident=%s", k->share);
     snprintf(stream, sizeof stream, "update.stream=%g", 1 - strtod(k->share, NULL));
+    if (k->nvme) extra = "placement.moments=nvme";
     const char *settings[] = {
         k->bf16 ? "precision.params=bf16" : "precision.params=fp32",
         k->grads_bf16 ? "precision.grads=bf16" : "precision.grads=fp32",
@@ -118,7 +121,8 @@ static void drop(own *o) {
 
 static stw_optimizer_t *open_on(const stw_plan_t *plan, const own *o, const kind *k) {
     stw_bound_t tensors[N_TENSORS];
-    const stw_optimizer_options_t options = {.backend = "host"};
+    const stw_optimizer_options_t options = {
+        .backend = "host", .nvme_folder = k->folder, .nvme_in_memory = k->folder != NULL};
     stw_optimizer_t *optimizer = NULL;
     for (uint32_t i = 0; i < N_TENSORS; i++) {
         const uint32_t t = order[i];
@@ -274,6 +278,64 @@ static void bits_are_those_of_the_reference(void) {
     stw_free_model(model);
 }
 
+/* In a file of a folder, and of one in memory. */
+static void state_on_nvme_has_the_same_bits(void) {
+    static const char *const folders[] = {".", "/dev/shm"};
+    static const uint64_t n = 7001;
+    static float values[7001];
+    stw_model_t *model = open_list();
+    for (int way = 0; way < 6; way++) {
+        const kind k = {.bf16 = way % 3 > 0,
+                        .grads_bf16 = way % 3 > 1,
+                        .share = "0",
+                        .clip_norm = way < 3 ? 0.5 : 0,
+                        .nvme = true,
+                        .folder = folders[way % 2]};
+        own o;
+        stw_optimizer_info_t info;
+        stw_plan_t *plan = plan_of(model, &k, NULL);
+        make(&o, &k);
+        stw_optimizer_t *optimizer = open_on(plan, &o, &k);
+        stw_get_optimizer_info(optimizer, &info, sizeof info);
+        CU_ASSERT_TRUE(info.nvme_bytes >= info.streamed_bytes - 104059u * 4);
+        CU_ASSERT_TRUE(info.host_bytes > 0 && info.host_bytes <= 3u * (64 << 10)); /* slots */
+        compare(optimizer, &o, &k);
+        for (uint64_t step = 1; step <= 4; step++) {
+            take_step(optimizer, &o, &k, step, 1 + step % 3);
+            if (step != 2) continue;
+            library_ok(stw_read_state(optimizer, "exp_avg", 5, 40000, n, values, error), "read");
+            for (uint64_t e = 0; e < n; e++)
+                o.expected[order[5]][40000 + e].exp_avg = values[e] *= 2;
+            library_ok(stw_write_state(optimizer, "exp_avg", 5, 40000, n, values, error), "write");
+        }
+        compare(optimizer, &o, &k);
+        stw_free_optimizer(optimizer);
+        drop(&o);
+        stw_free_plan(plan);
+    }
+    stw_free_model(model);
+}
+
+static void names_the_folder_that_fails(void) {
+    stw_model_t *model = open_list();
+    const kind k = {.share = "0", .nvme = true};
+    stw_plan_t *plan = plan_of(model, &k, NULL);
+    const stw_optimizer_options_t cases[] = {{.backend = "host", .nvme_folder = "no/such"},
+                                             {.backend = "host", .nvme_folder = "/dev/shm"}};
+    static const char *const words[] = {"no/such", "/dev/shm"};
+    static float memory[64000];
+    stw_bound_t tensors[N_TENSORS];
+    stw_optimizer_t *optimizer = NULL;
+    for (uint32_t t = 0; t < N_TENSORS; t++)
+        tensors[t] = (stw_bound_t){names[t], "F32", sizes[t] > 0 ? memory : NULL, sizes[t], 0};
+    for (int i = 0; i < 2; i++)
+        library_refused(stw_open_optimizer(plan, tensors, N_TENSORS, &cases[i], sizeof cases[i],
+                                           &optimizer, error),
+                        i == 0 ? STOWAGE_IO : STOWAGE_USAGE, words[i]);
+    stw_free_plan(plan);
+    stw_free_model(model);
+}
+
 static void sizes_are_those_of_the_plan(void) {
     stw_model_t *model = open_list();
     const kind mixed = {.share = "0.4"}, resident = {.share = "1"};
@@ -396,7 +458,9 @@ static void refuses_plans_that_cannot_be_bound(void) {
         {{"placement.params=host", "placement.grads=host", "placement.moments=host"},
          "placement.params"},
         {{"placement.params=gpu", "placement.grads=host", "update.stream=1"}, "placement.grads"},
-        {{"placement.params=gpu", "placement.grads=gpu", "placement.moments=nvme"}, "nvme"},
+        {{"placement.params=gpu", "placement.grads=gpu", "placement.moments=nvme",
+          "placement.nvme_copies=2"},
+         "nvme_copies"},
         {{"placement.params=gpu", "placement.grads=gpu", "update.cpu=1"}, "cpu"},
         {{"placement.params=gpu", "placement.grads=gpu", "update.direct=1"}, "direct"},
     };
@@ -546,6 +610,8 @@ static void a_child_frees_its_handle_alone(void) {
 
 STW_TEST_MAIN("library optimizer",
               {"bits are those of the reference", bits_are_those_of_the_reference},
+              {"state on NVMe has the same bits", state_on_nvme_has_the_same_bits},
+              {"names the folder that fails", names_the_folder_that_fails},
               {"sizes are those of the plan", sizes_are_those_of_the_plan},
               {"state moves to another optimizer", state_moves_to_another_optimizer},
               {"parameters may move", parameters_may_move},
