@@ -337,3 +337,8 @@ planned "$STOWAGE" plan --from verl:usual.sh --cluster h100-80g-x8 --set park.pa
     { cat parked.txt >&2; fail "usual.sh, parked"; }
 grep -qi "param_offload=true" parked.sh || { cat parked.sh >&2; fail "parked.sh"; }
 if grep -q "strategy=fsdp2" parked.sh; then fail "parked.sh: another strategy"; fi
+
+# what the settings leave to the framework is named as that
+planned "$STOWAGE" plan --model Qwen3-8B --cluster h200-x8 --set engine=fsdp2 --set parallel.dp_shard=8 --set batch.seq_len=4096 \
+    --emit fsdp2:train.py >left.txt 2>&1 || fail "fsdp2"
+grep -q "parallel.dp_shard: the plan has 8; these settings do not set it; same bytes" left.txt || { cat left.txt >&2; fail "left.txt"; }

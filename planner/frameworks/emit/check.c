@@ -298,10 +298,17 @@ static stw_status check_step(const stw_emission *e, const stw_emit_given *given,
 
 /* Differences that change no byte are said; a choice that was the planner's is none. */
 static void note_same(const differences *d, stw_text *notes) {
-    for (size_t i = 0; i < d->n; i++)
-        if (strcmp(d->all[i].planned, "auto") != 0 && !begins_with(d->all[i].key, "recompute."))
-            stw_text_printf(notes, "%s: planned %s, these settings give %s, with the same bytes\n",
-                            d->all[i].key, d->all[i].planned, d->all[i].given);
+    for (size_t i = 0; i < d->n; i++) {
+        const char *planned = d->all[i].planned, *given = d->all[i].given;
+        if (strcmp(planned, "auto") == 0 || begins_with(d->all[i].key, "recompute.")) continue;
+        if (strcmp(given, "auto") == 0)
+            stw_text_printf(notes,
+                            "%s: the plan has %s; these settings do not set it; same bytes\n",
+                            d->all[i].key, planned);
+        else
+            stw_text_printf(notes, "%s: the plan has %s, these settings give %s; same bytes\n",
+                            d->all[i].key, planned, given);
+    }
 }
 
 static void note_named(const stw_plan *planned, const stw_plan *again, stw_text *notes) {
