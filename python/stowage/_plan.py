@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import tempfile
 import weakref
+from collections.abc import Mapping
 from ctypes import byref, c_char_p, c_void_p
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-from . import _native
+from . import _native, _programs
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -138,26 +140,55 @@ def plan(model: PathLike, cluster: Optional[PathLike] = None, run: Optional[Path
     """Plan a job and predict its bytes and seconds.
 
     model    a zoo name ("Qwen3-8B"), a config.json or its folder, safetensors, or a CSV tensor list
-    cluster  path of cluster.yaml; None: this machine
+    cluster  a name that `stowage clusters` lists ("h200-x1", "2 x h100-80g-x8"), or path of cluster.yaml; None: this machine
     run      path of run.yaml; None: defaults
     set      keys over both, as `--set` of the programs: {"engine": "fsdp2", "parallel.dp_shard": 8}
 
     The library has no ILP solver: it places by a greedy search, valid but not always optimal. `stowage plan` writes
     optimal plans; `Plan.read` reads them. Raises Error if nothing fits, with the reason.
     """
+    _check_types(model, cluster, run, set, time_limit_s)
     library = _native.load()
     settings = [f"{key}={_setting(value)}".encode() for key, value in (set or {}).items()]
     array = (c_char_p * len(settings))(*settings)
-    options = _native.PlanOptions(cluster=_native.optional(cluster), run=_native.optional(run), settings=array,
-                                  n_settings=len(settings), time_limit_s=time_limit_s)
     handle, opened = c_void_p(), c_void_p()
-    library.call("stw_open_model", _native.optional(model), byref(opened))
-    try:
-        library.call("stw_make_plan", opened, byref(options), ctypes.sizeof(options), byref(handle))
-    except _native.Error:
-        library.stw_free_model(opened)
-        raise
+    with _cluster_file(cluster) as path:
+        options = _native.PlanOptions(cluster=_native.optional(path), run=_native.optional(run), settings=array,
+                                      n_settings=len(settings), time_limit_s=time_limit_s)
+        library.call("stw_open_model", _native.optional(model), byref(opened))
+        try:
+            library.call("stw_make_plan", opened, byref(options), ctypes.sizeof(options), byref(handle))
+        except _native.Error:
+            library.stw_free_model(opened)
+            raise
     return Plan(handle.value or 0, opened.value)
+
+
+def _check_types(model: Any, cluster: Any, run: Any, settings: Any, time_limit_s: Any) -> None:
+    for name, value, kinds, expected in [
+            ("model", model, (str, os.PathLike), "a name of the zoo or a path"),
+            ("cluster", cluster, (str, os.PathLike, type(None)), "a name, a path or None"),
+            ("run", run, (str, os.PathLike, type(None)), "a path or None"),
+            ("set", settings, (Mapping, type(None)), "a dict of keys and values, or None"),
+            ("time_limit_s", time_limit_s, (int, float), "seconds")]:
+        if not isinstance(value, kinds):
+            raise TypeError(f"{name}: found {value!r} ({type(value).__name__}), expected {expected}")
+    for key in settings or ():
+        if not isinstance(key, str):
+            raise TypeError(f"set: found the key {key!r} ({type(key).__name__}), expected text")
+
+
+@contextlib.contextmanager
+def _cluster_file(cluster: Optional[PathLike]) -> Iterator[Optional[PathLike]]:
+    """Path of cluster.yaml. The library knows no names: the program writes the file of one."""
+    name = None if cluster is None else os.fspath(cluster)
+    if name is None or os.path.exists(name) or "/" in name or name.lower().endswith((".yaml", ".yml")):
+        yield cluster
+        return
+    with tempfile.TemporaryDirectory(prefix="stowage-") as folder:
+        path = os.path.join(folder, "cluster.yaml")
+        _programs.write_cluster(name, path)
+        yield path
 
 
 def _setting(value: Any) -> str:

@@ -39,11 +39,30 @@ def program(name: str = "stowage") -> str:
 
 def validate(plan: PathLike, run: PathLike) -> Validation:
     """Compare a plan file with a run file (of `stowage run` or `stowage record`), as `stowage validate` does."""
-    result = subprocess.run([program(), "validate", os.fspath(plan), os.fspath(run)], stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, universal_newlines=True, check=False)
+    result = _run(program(), "validate", os.fspath(plan), os.fspath(run))
     if result.returncode not in (0, 8):
-        raise _native.Error(result.stderr.strip() or f"stowage validate ended with exit code {result.returncode}")
+        raise _failed(result)
     return Validation(result.returncode == 0, result.stdout)
+
+
+def write_cluster(name: str, path: str) -> None:
+    """Write cluster.yaml of a cluster that has a name."""
+    try:
+        command = program()
+    except _native.Error as error:
+        raise _native.Error(f"cluster: found {name}, which is no file; names of clusters need the program stowage: {error}") from None
+    result = _run(command, "clusters", "--show", name, "-o", path)
+    if result.returncode:
+        raise _failed(result)
+
+
+def _run(*command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, check=False)
+
+
+def _failed(result: "subprocess.CompletedProcess[str]") -> _native.Error:
+    text = result.stderr.strip().replace("stowage: error: ", "", 1)
+    return _native.Error(text or f"{' '.join(result.args)} ended with exit code {result.returncode}")
 
 
 def main() -> NoReturn:
