@@ -121,7 +121,7 @@ class Interface(unittest.TestCase):
             AdamW(params, gpu_memory="some")
         with self.assertRaisesRegex(TypeError, "ordered"):
             AdamW(set(params))
-        with self.assertRaisesRegex(ValueError, "lr: found -1"):
+        with self.assertRaisesRegex(ValueError, "lr of parameter group 0: found -1"):
             AdamW(params, lr=-1)
 
     def test_pickle_and_copy(self) -> None:

@@ -2,26 +2,20 @@
 """FSDP2 on two CPU ranks over gloo: uneven and empty shards, one norm, the bits of one rank, state by DCP."""
 
 import os
-import subprocess
-import sys
 import tempfile
 import unittest
 
 import torch
+from _ranks import run_ranks
 
 VERSION = tuple(int(n) for n in torch.__version__.split(".")[:2])
 
 JOB = """
-import os, sys
-import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict, StateDictOptions
 from stowage.torch import AdamW
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh("cpu", (world,))
 
 def build(seed=0):
@@ -72,34 +66,18 @@ whole = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(full
 if rank == 0:
     assert whole["state"]["0.weight"]["exp_avg"].shape == (33, 64)
     torch.save({"params": [p.clone() for p in end], "norms": norms, "exp_avg": whole["state"]["0.weight"]["exp_avg"].clone(),
-                "held": [len(p.held) for p in optimizer._parts]}, sys.argv[1])
-dist.destroy_process_group()
+                "held": [len(p.held) for p in optimizer._parts]}, os.path.join(sys.argv[2], f"{world}.pt"))
 """
 
 
 @unittest.skipIf(VERSION < (2, 6) or not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
                  "FSDP2 needs torch 2.6 with gloo")
 class Fsdp2(unittest.TestCase):
-    def launch(self, world: int, folder: str) -> dict:
-        out = os.path.join(folder, f"{world}.pt")
-        store = os.path.join(folder, f"port{world}")
-        script = os.path.join(folder, "job.py")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write(JOB.replace('dist.init_process_group("gloo")',
-                                   f'dist.init_process_group("gloo", init_method="file://{store}", '
-                                   'rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))'))
-        ranks = [subprocess.Popen([sys.executable, "-W", "ignore", script, out], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  universal_newlines=True, env={**os.environ, "RANK": str(r), "WORLD_SIZE": str(world),
-                                                                "OMP_NUM_THREADS": "1"})
-                 for r in range(world)]
-        for rank in ranks:
-            text, _ = rank.communicate(timeout=240)
-            self.assertEqual(rank.returncode, 0, text)
-        return torch.load(out)
-
     def test_two_ranks_are_one(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            one, two = self.launch(1, folder), self.launch(2, folder)
+            for world in [1, 2]:
+                run_ranks(self, JOB, world, folder)
+            one, two = (torch.load(os.path.join(folder, f"{world}.pt")) for world in [1, 2])
         self.assertEqual(one["norms"], two["norms"])
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(one["params"], two["params"])))
         self.assertTrue(torch.equal(one["exp_avg"], two["exp_avg"]))

@@ -10,7 +10,7 @@ import torch  # noqa: F401 (run.py looks for it)
 from _jobs import KIB, mlp, same, train
 
 import stowage
-from stowage.torch import AdamW, local_plan
+from stowage.torch import AdamW, job_plan, local_plan
 
 CLUSTER = "nodes: 1\nnode: {gpus: 1, gpu: {memory: 8 GiB}, host: {memory: 64 GiB, limit: 64 GiB}}\n"
 
@@ -55,20 +55,33 @@ class JobPlan(unittest.TestCase):
             "engine": "fsdp2", "parallel.dp_shard": 8, "batch.seq_len": 1024, "optimizer.implementation": "stowage",
             "precision.params": "bf16", "precision.grads": "bf16", "precision.master": "fp32", "placement.moments": "host",
             "placement.master": "host", "prefetch.bucket": "8 MiB", "prefetch.depth": 2})
-        self.assertEqual(local_plan.from_job(plan), local_plan.Settings(resident=0.0, bucket=8 << 20, depth=2))
+        self.assertEqual(job_plan.settings(plan), local_plan.Settings(resident=0.0, bucket=8 << 20, depth=2))
 
     def test_a_plan_of_another_model(self) -> None:
         path = job(self.folder, lambda rows: [*rows, ("more.weight", "[7]", "F32")])
-        with self.assertRaisesRegex(stowage.Error, "plan: more.weight is not among the parameters"):
+        with self.assertRaisesRegex(stowage.Error, r"plan: it is of another model, of 60,440 parameters; here are 60,433: 1 of the "
+                                    r"plan's tensors are not among the parameters \(more.weight\)$"):
             train(lambda m: AdamW(m, plan=path), 1)
         path = job(self.folder, lambda rows: [(n, "[256, 95]" if n == "0.weight" else s, d) for n, s, d in rows])
-        with self.assertRaisesRegex(stowage.Error, "plan: 0.weight has 24320 elements, the parameter has 24576"):
+        with self.assertRaisesRegex(stowage.Error, r"1 differ in size \(0.weight: 24,320 elements in the plan, 24,576 here\)"):
+            train(lambda m: AdamW(m, plan=path), 1)
+        path = job(self.folder, lambda rows: rows[:-1])
+        with self.assertRaisesRegex(stowage.Error, r"1 of the parameters are not in the plan \(5.bias\)"):
             train(lambda m: AdamW(m, plan=path), 1)
 
-    def test_names_are_needed(self) -> None:
-        with self.assertRaisesRegex(stowage.Error, r"Give \(name, tensor\) pairs or the model"):
-            train(lambda m: AdamW(m.parameters(), plan=job(self.folder)), 1)
-        train(lambda m: AdamW(m.named_parameters(), plan=job(self.folder)), 1)
+    def test_parameters_without_names(self) -> None:
+        """Their number is compared."""
+        train(lambda m: AdamW(m.parameters(), plan=job(self.folder)), 1)
+        path = job(self.folder, lambda rows: rows[:-1])
+        for params in [lambda m: m.parameters(), lambda m: list(m.parameters())[:4]]:
+            with self.assertRaisesRegex(stowage.Error, r"Give the model, or \(name, tensor\) pairs"):
+                train(lambda m: AdamW(params(m), plan=path), 1)
+
+    def test_a_plan_of_more_ranks(self) -> None:
+        path = job(self.folder, engine="fsdp2", parallel__dp_shard=8, optimizer__implementation="stowage", node__gpus=8,
+                   placement__params="auto", placement__grads="auto", placement__accept="at_risk")
+        with self.assertRaisesRegex(stowage.Error, "plan: each of its 8 ranks trains 7,667 parameters, this one 60,433"):
+            train(lambda m: AdamW(m, plan=path), 1)
 
     def test_fused_tensors_have_other_names(self) -> None:
         """As experts have that a framework keeps in one tensor."""

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import warnings
 import weakref
-from typing import Any, Callable, ContextManager, Dict, Iterable, List, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Set, Tuple, Union
 
 import torch
 
 from .. import _native
 from .._optimizer import Info
 from .._plan import Plan
-from . import local_plan, norm, state
+from . import job_plan, local_plan, norm, settings, state
 from .overlap import Overlap, current_stream
 from .part import Part, split
 from .tensors import Member, all_names, clean_name, local, on_device
@@ -21,6 +23,7 @@ from .tensors import Member, all_names, clean_name, local, on_device
 _NAMED = hasattr(torch.optim.Optimizer, "_process_value_according_to_param_policy") and tuple(
     int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6)  # Optimizer takes (name, tensor) pairs
 _GIB = 1 << 30
+_live: "weakref.WeakSet[AdamW]" = weakref.WeakSet()
 
 
 class AdamW(torch.optim.Optimizer):
@@ -36,15 +39,15 @@ class AdamW(torch.optim.Optimizer):
                     as torch.optim.AdamW; lr and weight_decay per group and live; betas and eps the same in all groups
     clip_norm       clip gradients to this global norm inside the step; None: do not clip. `grad_norm` is what it was.
                     torch.nn.utils.clip_grad_norm_ before step() works, too.
-    plan            a Plan, or path of a plan file, of the whole job: how much state is resident, bucket and depth
-    gpu_memory      bytes of GPU memory for resident state and the ring of buckets. 0: all state on the host, a ring of at most
-                    128 MiB. "auto": 90% of what is free at the first step, less 1 GiB
-    bucket, depth   bytes of a ring slot, slots; larger buckets hide better behind long kernels. None: 128 MiB in three slots
+    plan            a Plan, or path of a plan file, of the whole job: how much state is resident, bucket and depth. It must be of
+                    this model (names and sizes) and of as many parameters per rank
+    gpu_memory      GPU memory for resident state and the ring of buckets, in bytes or as "4 GiB". 0: all state on the host, a ring
+                    of at most 128 MiB. "auto": 90% of what is free at the first step, less 1 GiB
+    bucket, depth   size of a ring slot, slots; larger buckets hide better behind long kernels. None: 128 MiB in three slots
     moments         torch.float32 (None: that, or the plan's), or torch.bfloat16: exp_avg and exp_avg_sq take half the bytes and are
                     rounded to nearest after each step
     overlap         False: step() makes the current stream wait, as if torch had stepped. True, with a module as `params`: hide the
-                    step behind its next forward. Who reads or changes parameters other than by that forward must call wait()
-                    first: see hide_behind
+                    step behind its next forward; hide_behind says who must call wait()
     process_group   ranks whose parameters differ, beyond what DTensors say (pipeline stages, FSDP1): the norm is summed over it
     backend         "cuda" or "host"; None: by the parameters' device
     foreach, fused  accepted and ignored: there is one implementation
@@ -54,15 +57,12 @@ class AdamW(torch.optim.Optimizer):
     Memory. A gradient stays alive until the compute stream has waited for its parameter: in step() without overlap, in its
     module's next forward with it. zero_grad(set_to_none=True) in between only drops the caller's reference, so with overlap
     the first modules of the next forward run while gradients of later ones are still held.
-
-    With overlap, parameters read or written other than by a module's forward and model.state_dict() (moving averages,
-    logging, merging adapters) need `wait()` after step().
     """
 
     def __init__(self, params: Any, lr: Union[float, torch.Tensor] = 1e-3, betas: Tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, clip_norm: Optional[float] = None,
                  plan: Union[Plan, str, "os.PathLike[str]", None] = None, gpu_memory: Union[int, str] = 0,
-                 bucket: Optional[int] = None, depth: Optional[int] = None,
+                 bucket: Union[int, str, None] = None, depth: Optional[int] = None,
                  moments: Optional[torch.dtype] = None, overlap: bool = False,
                  process_group: Any = None, backend: Optional[str] = None, maximize: bool = False,
                  foreach: Optional[bool] = None, capturable: bool = False, differentiable: bool = False,
@@ -75,31 +75,30 @@ class AdamW(torch.optim.Optimizer):
         self._pid = os.getpid()
         self._norm: Optional[Tuple[float, float]] = None
         self._pending: Optional[Dict[str, Any]] = None
-        if clip_norm is not None and not clip_norm > 0:
-            raise ValueError(f"clip_norm: found {clip_norm}, expected a number above 0, or None")
+        settings.clip_norm(clip_norm)
+        self.clip_norm = clip_norm
+        given = local_plan.Settings(settings.gpu_memory(gpu_memory) or 0, None, settings.bucket(bucket), settings.depth(depth),
+                                    settings.moments(moments) or "fp32")
         if plan is not None and (gpu_memory != 0 or any(o is not None for o in [bucket, depth, moments])):
             raise ValueError("gpu_memory, bucket, depth and moments follow from plan: give one or the other")
-        if moments not in (None, torch.float32, torch.bfloat16):
-            raise ValueError(f"moments: found {moments}, expected torch.float32 or torch.bfloat16")
-        self.clip_norm = clip_norm
-        self._job = Plan.read(plan) if isinstance(plan, (str, os.PathLike)) else plan
-        self._gpu_memory = gpu_memory
-        self._settings = (local_plan.from_job(self._job) if self._job is not None
-                          else local_plan.Settings(0 if gpu_memory == "auto" else _bytes(gpu_memory), None, bucket, depth))
-        if moments == torch.bfloat16:
-            self._settings = self._settings._replace(moments="bf16")
-        self._process_group = process_group
-        self._backend = backend
+        self._job = settings.plan(plan)
+        self._settings = given if self._job is None else job_plan.settings(self._job)
+        self._fill_gpu = gpu_memory == "auto"
+        self._process_group = settings.process_group(process_group)
+        self._backend = settings.backend(backend)
         self._overlap = Overlap(lambda: parts[0].device)  # not of self: _close keeps it
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize,
                         foreach=foreach, capturable=capturable, differentiable=differentiable, fused=fused,
                         decoupled_weight_decay=True)
         model = params if isinstance(params, torch.nn.Module) else None
+        if settings.flag("overlap", overlap) and model is None:
+            raise ValueError("overlap=True needs a module as params; or leave it out and call hide_behind(model)")
         if model is not None:
             params = [(clean_name(name), param) for name, param in model.named_parameters()]
             self._know(all_names(model))
         super().__init__(self._take_names(params), defaults)
         self._close = weakref.finalize(self, _close, self._parts, self._overlap)
+        _live.add(self)
         if model is not None and overlap:
             self.hide_behind(model)
 
@@ -116,8 +115,8 @@ class AdamW(torch.optim.Optimizer):
             group["params"] = self._take_names(group["params"])
         super().add_param_group(group)
         try:
-            _check_groups(self.param_groups)
-        except ValueError:
+            settings.check_groups(self.param_groups)
+        except (TypeError, ValueError):
             self.param_groups.pop()
             raise
 
@@ -126,10 +125,20 @@ class AdamW(torch.optim.Optimizer):
         model. Call it when the model is complete (wrapped, sharded, compiled), before the first step. Given a module as
         `params` and overlap=True the constructor has done it.
 
-        After step() call wait() before anything else than the forward of `model` reads or changes parameters or gradients:
-        state_dict() of a module inside it, to(), load_state_dict(), copy.deepcopy, FSDP2's unshard(), moving averages,
-        zero_grad of the model in place, a forward of another model with the same parameters, a fused loss that takes a weight
-        which the last training forward did not take, a change between compiled and eager forward. FSDP1 cannot be hidden."""
+        Whoever reaches a parameter through its module waits by itself: any forward, attributes, parameters(), state_dict(),
+        load_state_dict(), to(), copies, model.zero_grad(), FSDP2's unshard(), other optimizers of this kind. step() itself waits
+        for FSDP1's and script modules' parameters, for those that modules outside the model had at the first step, and for those
+        in graphs of torch.compile that no module's own call leads to.
+
+        After step() call wait() before parameters or gradients are used in another way: by tensors that were taken out of their
+        modules earlier (a list kept by a moving average, param_groups, views), by a CUDA graph's replay, or by modules that were
+        given the model's parameters after the first step."""
+        with self._turn():
+            self._hide_behind(model)
+
+    def _hide_behind(self, model: torch.nn.Module) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise settings.refuse("hide_behind", model, "a torch.nn.Module", TypeError)
         self._overlap.remove()
         self._know(all_names(model))
         found = self._overlap.add(model, {id(p) for group in self.param_groups for p in group["params"]})
@@ -138,15 +147,19 @@ class AdamW(torch.optim.Optimizer):
 
     def _take_names(self, params: Any) -> Any:
         """Remember names; torch before 2.6 gets the tensors alone."""
-        if isinstance(params, (torch.Tensor, set)):
-            raise TypeError(f"params: found a {type(params).__name__}, expected an ordered iterable of tensors, "
+        if isinstance(params, (torch.Tensor, set, dict, str)) or not hasattr(params, "__iter__"):
+            raise TypeError(f"params: found a {type(params).__name__}, expected a module, or an ordered iterable of tensors, "
                             "(name, tensor) pairs or groups")
         items = []
         for item in list(params):
             if isinstance(item, dict):
+                if "params" not in item:
+                    raise ValueError(f'params: found a group of {", ".join(map(str, item)) or "nothing"}, expected one with "params"')
                 item = {**item, "params": item["params"] if isinstance(item["params"], torch.Tensor)
                         else self._take_names(item["params"])}
             elif isinstance(item, tuple):
+                if len(item) != 2 or not isinstance(item[0], str) or not isinstance(item[1], torch.Tensor):
+                    raise TypeError(f"params: found a tuple of {', '.join(type(i).__name__ for i in item)}, expected (name, tensor)")
                 self._names[id(item[1])] = item[0]
                 self._know([item])
                 item = item if _NAMED else item[1]
@@ -177,19 +190,19 @@ class AdamW(torch.optim.Optimizer):
         members = self._new_members()
         if not members:
             return
-        if not self._parts:
-            self._check_job(members)
-        settings = self._settings
+        if not self._parts and self._job is not None:
+            job_plan.check(self._job, members, self._sizes, self._elements)
+        self._warn_of_others(members)
         order = self._overlap.order()
         lists = [sorted(of_part, key=lambda m: order.get(id(m.param), len(order))) for of_part in split(members)]
-        budget = self._free_memory(members[0].device) if self._gpu_memory == "auto" else settings.gpu_memory
+        budget = self._free_memory(members[0].device) if self._fill_gpu else self._settings.gpu_memory
         total = sum(m.elements for m in members) or 1
         opened: List[Part] = []
         try:
             for of_part in lists:
                 share = budget * sum(m.elements for m in of_part) // total
                 with on_device(of_part[0].device):
-                    opened.append(Part(of_part, settings._replace(gpu_memory=share), self._backend))
+                    opened.append(Part(of_part, self._settings._replace(gpu_memory=share), self._backend))
         except BaseException:
             for part in opened:
                 part.close()
@@ -199,19 +212,21 @@ class AdamW(torch.optim.Optimizer):
             for member in part.members:
                 self.state[member.param]["step"] = part.step_tensor
 
-    def _check_job(self, members: List[Member]) -> None:
-        """The job's plan must be of this model: as many elements, or each of its tensors with as many elements."""
-        if self._job is None:
+    def _others(self, shared: Set[int]) -> "Iterator[Tuple[AdamW, Member]]":
+        """Other optimizers that have stepped one of these parameters, with that."""
+        for other in list(_live):
+            if other is not self:
+                yield from ((other, m) for part in other._parts for m in part.members if id(m.param) in shared)
+
+    def _warn_of_others(self, members: List[Member]) -> None:
+        shared = {id(m.param) for m in members}
+        if next(self._others(shared), None) is None:
             return
-        if self._sizes and sum(self._elements.values()) == self._job.params:
-            return  # the same model; names may differ where the job fuses tensors (experts)
-        found = {**self._sizes, **{m.name: m.param.numel() for m in members}}
-        for tensor in self._job.tensors:
-            if tensor.name not in found:
-                raise _native.Error(f"plan: {tensor.name} is not among the parameters. Give (name, tensor) pairs or the model, with "
-                                    "the names of the plan's model")
-            if found[tensor.name] != tensor.elements:
-                raise _native.Error(f"plan: {tensor.name} has {tensor.elements} elements, the parameter has {found[tensor.name]}")
+        gc.collect()  # it may be garbage: schedulers and optimizers refer to each other
+        for _, member in self._others(shared):
+            warnings.warn(f"{member.name}: another stowage.torch.AdamW has this parameter, too; each keeps state of its own",
+                          stacklevel=6)
+            return
 
     @staticmethod
     def _free_memory(device: torch.device) -> int:
@@ -234,51 +249,62 @@ class AdamW(torch.optim.Optimizer):
         return loss
 
     def _step(self) -> None:
-        if os.getpid() != self._pid:
-            raise _native.Error("the optimizer was made by another process; a forked child must make its own")
-        if self.param_groups[0]["params"][0].is_cuda and torch.cuda.is_current_stream_capturing():
-            raise _native.Error("stowage.torch.AdamW cannot be captured in a CUDA graph: leave step() out of it")
-        self._overlap.land()
-        _check_groups(self.param_groups)
-        self._ready()
-        if self._parts:
-            with self._on_device():
-                self._begin()
+        with self._turn():
+            on_cuda = any(p.is_cuda for group in self.param_groups for p in group["params"][:1])
+            if on_cuda and torch.cuda.is_current_stream_capturing():
+                raise _native.Error("stowage.torch.AdamW cannot be captured in a CUDA graph: leave step() out of it")
+            self._overlap.land()
+            settings.check_groups(self.param_groups)
+            self._open()
+            pending, self._pending = self._pending, None
+            if pending is not None:
+                state.load(self.param_groups, self._parts, pending)
+            if self._parts:
+                with on_device(self._parts[0].device):
+                    self._begin()
 
     def _begin(self) -> None:
         """Queue the step of every part."""
-        held: Dict[int, torch.Tensor] = {}
-        for part in self._parts:
-            held.update(zip((id(m.param) for m in part.held), part.bind(self.param_groups)))
+        clip = settings.clip_norm(self.clip_norm)
+        grads = [part.gradients() for part in self._parts]  # all are checked before anything is done
+        for other, _ in self._others({id(m.param) for part in self._parts for m in part.members}):
+            other._overlap.land()
+        for part, of_part in zip(self._parts, grads):
+            part.bind(self.param_groups, of_part)
         stream = current_stream(self._parts[0].device)
-        clip = float(self.clip_norm) if self.clip_norm is not None else 0.0
         if clip:
             norm.begin(self._parts, stream, self._process_group)
         group = self.param_groups[0]
-        betas, eps = _floats(group["betas"]), float(group["eps"])
+        betas, eps = settings.betas(group["betas"], "parameter group 0"), float(group["eps"])
         for part in self._parts:
             if part.native is not None:
-                part.native.begin_step(part.step + 1, (betas[0], betas[1]), eps, clip, stream)
+                part.native.begin_step(part.step + 1, betas, eps, clip, stream)
             part.set_step(part.step + 1)
         self._norm = None
+        held = {id(m.param): g for part, of_part in zip(self._parts, grads) for m, g in zip(part.held, of_part)}
         self._overlap.begin(self._parts, held, stream)
 
-    def _ready(self) -> None:
-        self._open()
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            with self._on_device():
-                state.load(self.param_groups, self._parts, pending)
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One thread at a time, of the process that made the optimizer, with its device as the current one."""
+        if os.getpid() != self._pid:
+            raise _native.Error("the optimizer was made by another process; a forked child must make its own")
+        with self._overlap.lock:
+            if not self._parts:
+                yield
+                return
+            with on_device(self._parts[0].device):
+                yield
 
     def wait(self) -> None:
-        """Make the current stream wait for a step under way. Needed before parameters are read or changed other than by a
-        module's forward."""
-        self._overlap.land()
+        """Make the current stream wait for a step under way. hide_behind says when it is needed."""
+        with self._turn():
+            self._overlap.land()
 
     def synchronize(self) -> None:
         """Block until a step under way is done. Raises what went wrong in it."""
-        self._overlap.land()
-        with self._on_device():
+        with self._turn():
+            self._overlap.land()
             for part in self._parts:
                 if part.native is not None:
                     part.native.finish()
@@ -295,19 +321,17 @@ class AdamW(torch.optim.Optimizer):
         return self._finish_norm()[1]
 
     def _finish_norm(self) -> Tuple[float, float]:
-        if self._norm is None:
+        with self._turn():
             natives = [part.native for part in self._parts if part.native is not None]
-            if not natives or self._parts[0].step == 0:
-                return float("nan"), 1.0
-            with self._on_device():
+            if self._norm is None and natives and self._parts[0].step:
                 self._norm = natives[0].finish()
-        return self._norm
+            return self._norm or (float("nan"), 1.0)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch.optim.Optimizer.zero_grad. Zeroing in place waits (on the current stream) for the step that reads the
         gradients; set_to_none does not."""
         if not set_to_none:
-            self._overlap.land()
+            self.wait()
         super().zero_grad(set_to_none=set_to_none)
 
     @property
@@ -319,12 +343,12 @@ class AdamW(torch.optim.Optimizer):
 
     def state_dict(self) -> Dict[str, Any]:
         """The state of the last step in torch.optim.AdamW's format, in host memory. Blocks until the step is done."""
-        self._overlap.land()
         for hook in getattr(self, "_optimizer_state_dict_pre_hooks", {}).values():
             hook(self)
-        if self._pending is not None:
-            return self._pending
-        with self._on_device():
+        with self._turn():
+            self._overlap.land()
+            if self._pending is not None:
+                return self._pending
             captured = state.capture(self.param_groups, self._parts)
         for hook in getattr(self, "_optimizer_state_dict_post_hooks", {}).values():
             captured = hook(self, captured) or captured
@@ -333,34 +357,31 @@ class AdamW(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Take state of stowage.torch.AdamW or torch.optim.AdamW. Without "master" the master weights of bf16 parameters are
         made from the parameters. Before the first step of a model without memory ("meta") it is kept until then."""
-        self._overlap.land()
         state_dict = dict(state_dict)
         for hook in getattr(self, "_optimizer_load_state_dict_pre_hooks", {}).values():
             state_dict = hook(self, state_dict) or state_dict
-        groups = state.load_groups(self.param_groups, state_dict["param_groups"])
-        _check_groups(groups)
-        if any(p.is_meta for group in groups for p in group["params"] if p.requires_grad):
-            self._pending = state_dict
-        elif state_dict["state"] or self._parts:
-            self._open()
-            with self._on_device():
+        with self._turn():
+            self._overlap.land()
+            groups = state.load_groups(self.param_groups, state_dict)
+            settings.check_groups(groups)
+            if any(p.is_meta for group in groups for p in group["params"] if p.requires_grad):
+                self._pending = state_dict
+            elif state_dict["state"] or self._parts:
+                self._open()
                 state.load(groups, self._parts, state_dict)
-        for group, loaded in zip(self.param_groups, groups):
-            group.update(loaded)
+            for group, loaded in zip(self.param_groups, groups):
+                group.update(loaded)
         for hook in getattr(self, "_optimizer_load_state_dict_post_hooks", {}).values():
             hook(self)
 
     def adopt_params(self) -> None:
         """Make the master weights of bf16 parameters anew, from parameters that were changed outside the optimizer."""
-        self._overlap.land()
-        with self._on_device():
+        with self._turn():
+            self._overlap.land()
             for part in self._parts:
                 if "master" in part.components:
                     for member in part.members:
                         part.write("master", member, local(member.param))
-
-    def _on_device(self) -> ContextManager[Any]:
-        return on_device(self._parts[0].device) if self._parts else contextlib.nullcontext()
 
     def __getstate__(self) -> NoReturn:
         raise TypeError("stowage.torch.AdamW cannot be pickled or copied: its state is native memory. Save state_dict()")
@@ -369,38 +390,8 @@ class AdamW(torch.optim.Optimizer):
         self.__getstate__()
 
 
-def _check_groups(groups: Sequence[Dict[str, Any]]) -> None:
-    """Refuse settings that no step can have."""
-    first = groups[0]
-    for number, group in enumerate(groups):
-        for key in ["betas", "eps"]:
-            if number and _floats(group[key]) != _floats(first[key]):
-                raise ValueError(f"{key}: parameter group {number} has {group[key]}, group 0 has {first[key]}; they must be "
-                                 "the same in all groups. Use one optimizer for each")
-        for key in ["amsgrad", "maximize", "capturable", "differentiable"]:
-            if group.get(key):
-                raise ValueError(f"{key}=True is not supported by stowage.torch.AdamW (parameter group {number})")
-        if not 0.0 <= float(group["lr"]) <= 1000.0:
-            raise ValueError(f"lr: found {group['lr']} in parameter group {number}, expected 0 to 1000")
-        if not all(0.0 <= beta < 1.0 for beta in _floats(group["betas"])):
-            raise ValueError(f"betas: found {group['betas']} in parameter group {number}, expected 0 to below 1")
-        if float(group["eps"]) < 0.0 or float(group["weight_decay"]) < 0.0:
-            raise ValueError(f"eps and weight_decay: found {group['eps']} and {group['weight_decay']} in parameter group "
-                             f"{number}, expected 0 or more")
-
-
 def _close(parts: List[Part], overlap: Overlap) -> None:
     """At the optimizer's end or the interpreter's: waits for work under way before memory goes."""
     for part in parts:
         part.close()
-    overlap.flight = None
-
-
-def _bytes(value: Union[int, str]) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f'gpu_memory: found {value!r}, expected bytes or "auto"')
-    return value
-
-
-def _floats(value: Any) -> Tuple[float, ...]:
-    return tuple(float(v) for v in (value if isinstance(value, Iterable) else [value]))
+    overlap.close()

@@ -44,25 +44,6 @@ def state_bytes(dtype: str, settings: Settings) -> int:
     return 2 * (2 if settings.moments == "bf16" else 4) + (0 if dtype == "F32" else 4)
 
 
-def from_job(job: Plan) -> Settings:
-    """The decisions of a whole job's plan: share of resident state, bucket, depth and type of the moments."""
-    text = job.to_dict()
-    counts: Dict[str, int] = {}
-    for row in text["decisions"]:
-        if row.get("update"):
-            counts[row["update"]] = counts.get(row["update"], 0) + row["count"]
-    others = sorted(set(counts) - {"resident", "stream"})
-    if others or not counts:
-        raise _native.Error(f"plan: updates are {', '.join(others) or 'not planned'}, expected resident or stream; plan with "
-                            "--set update.cpu=0 --set update.direct=0")
-    ring = text.get("prefetch") or {}
-    moments = {text["run"]["precision"][key] for key in ["exp_avg", "exp_avg_sq"]}
-    if len(moments) > 1:
-        raise _native.Error("plan: precision.exp_avg and precision.exp_avg_sq differ, expected the same type")
-    return Settings(moments=moments.pop(), resident=counts.get("resident", 0) / sum(counts.values()),
-                    bucket=ring.get("bucket_bytes") or None, depth=ring.get("depth") or None)
-
-
 def make(tensors: Sequence[Tuple[str, int]], dtype: str, settings: Settings) -> Tuple[Plan, Info]:
     """Plan the state of tensors (name, elements), in the order in which they will be updated."""
     units = -(-sum(n for _, n in tensors) // UNIT)

@@ -1,31 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hiding a step behind the next forward: each module waits for its own parameters only.
 
-`Flight` is one step under way: which parameters the compute stream has not waited for, and their gradients. `Overlap`
-puts forward pre-hooks on the modules that own parameters. A parameter is hidden only if its module ran, with gradients,
-since the last step: a weight that is used past its module (a fused loss that takes `lm_head.weight`, a compiled graph) is waited for
-in step() itself.
+`Flight` is one step under way: which parameters the compute stream has not waited for, and their gradients. `Overlap` makes
+everything wait that reads parameters through their modules: forward pre-hooks, module._parameters (waiting.py), FSDP2's
+unshard. The end of the model's forward waits for what it did not use.
+
+A parameter is hidden only if its module ran eagerly, or as the whole of a compiled graph, with gradients since the last step,
+and if nothing was seen that may read it past these. step() waits for the others.
 """
 
 from __future__ import annotations
 
+import gc
+import itertools
+import os
+import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from collections import OrderedDict
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import torch
 
 from .part import Part
 from .tensors import clean_name, is_loaded_instance, on_device
+from .waiting import Waiting, forget, is_compiling, trace, when_traced
 
-is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+_numbers = itertools.count()
 
 
 def is_fsdp(module: Any) -> bool:
     return is_loaded_instance(module, "torch.distributed.fsdp", "FSDPModule")
 
 
+def is_fsdp1(module: Any) -> bool:
+    return is_loaded_instance(module, "torch.distributed.fsdp", "FullyShardedDataParallel")
+
+
 def is_compiled(module: Any) -> bool:
-    return is_loaded_instance(module, "torch._dynamo.eval_frame", "OptimizedModule")
+    """By torch.compile(module) or module.compile()."""
+    return (is_loaded_instance(module, "torch._dynamo.eval_frame", "OptimizedModule")
+            or getattr(module, "_compiled_call_impl", None) is not None)
 
 
 def current_stream(device: torch.device) -> int:
@@ -41,107 +55,176 @@ class Flight:
         self._entries = entries  # id(parameter) -> its part and itself
         self._grads = grads
         self._stream = stream  # the compute stream: the one on which step() was called
+        self._waited: Set[Tuple[int, int]] = set()  # parameters and other streams
 
-    def wait(self, params: Sequence[int], stream: int) -> None:
+    def wait(self, params: Iterable[int], stream: int) -> None:
         """Make a stream wait for parameters. Once the compute stream has waited, their gradients are dropped."""
-        if stream != self._stream:
-            self.peek(params, stream)
-            return
-        for number in params:
-            entry = self._entries.pop(number, None)
-            if entry is not None:
-                entry[0].wait(entry[1], stream)
-                self._grads.pop(number, None)
-
-    def peek(self, params: Sequence[int], stream: int) -> None:
-        """Make another stream wait for parameters, too."""
         for number in params:
             entry = self._entries.get(number)
-            if entry is not None:
-                entry[0].wait(entry[1], stream)
+            if entry is None or (number, stream) in self._waited:
+                continue
+            entry[0].wait(entry[1], stream)
+            if stream == self._stream:
+                self._entries.pop(number, None)
+                self._grads.pop(number, None)
+            else:
+                self._waited.add((number, stream))
 
     def land(self, stream: int) -> None:
         """Make the compute stream, and this one, wait for everything."""
-        for part in {id(part): part for part, _ in self._entries.values()}.values():
-            for waiting in {stream, self._stream}:
-                part.wait_all(waiting)
+        for waiting in {stream, self._stream}:
+            self.peek(waiting)
         self._entries.clear()
         self._grads.clear()
+
+    def peek(self, stream: int) -> None:
+        """Make a stream wait for everything."""
+        for part in {id(part): part for part, _ in self._entries.values()}.values():
+            part.wait_all(stream)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._entries
 
     def __len__(self) -> int:
         return len(self._entries)
 
 
 class _Owner:
-    """A module with a hook and the parameters that it waits for."""
+    """A module, its parameters, and the modules that have them: itself, or those that it gathers or has in its graph."""
 
-    __slots__ = ("params", "place", "ran", "state")
-
-    def __init__(self) -> None:
-        self.params: List[int] = []
+    def __init__(self, overlap: "Overlap", module: torch.nn.Module) -> None:
+        self.overlap = weakref.ref(overlap)
+        self.module = module
+        self.params: Dict[int, None] = {}
+        self.modules: Dict[torch.nn.Module, None] = {}
         self.place: Optional[int] = None  # in the order of the first forward
         self.ran = False  # with gradients, since the last step
-        self.state: Any = None  # FSDP2's, of an FSDPModule
+        self.traced = False  # a compiled graph has it, and no hook runs before that graph
+        self.token = str(next(_numbers))  # a number would be made symbolic by torch.compile
 
 
 class _Hook:
-    """A forward pre-hook. It does not keep the optimizer alive, and copies and pickles of the model have none."""
+    """Called before a module runs. It does not keep the optimizer alive, and copies and pickles of the model have none."""
 
-    def __init__(self, overlap: Optional["Overlap"], owner: Optional[_Owner]) -> None:
-        self._overlap = weakref.ref(overlap) if overlap is not None else None
+    def __init__(self, owner: Optional[_Owner] = None) -> None:
         self._owner = owner
+        self._token = owner.token if owner is not None else ""
 
-    def __call__(self, module: torch.nn.Module, *_: Any) -> None:
-        if is_compiling() or self._overlap is None:
-            return
-        overlap = self._overlap()
-        if overlap is not None and self._owner is not None:
-            overlap.arrive(self._owner)
+    def __call__(self, *_: Any) -> None:
+        if is_compiling():
+            trace(self._token)
+        elif self._owner is not None:
+            overlap = self._owner.overlap()
+            if overlap is not None:
+                overlap.arrive(self._owner)
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return _Hook, (None, None)
+        return _Hook, ()
 
 
-class _SaveHook(_Hook):
-    """A state-dict hook: what is saved are the parameters after the step."""
+class _EndHook:
+    """Called after the model's forward."""
 
-    def __call__(self, module: torch.nn.Module, *_: Any) -> None:
-        overlap = self._overlap() if self._overlap is not None else None
+    def __init__(self, overlap: Optional["Overlap"] = None) -> None:
+        self._overlap = weakref.ref(overlap) if overlap is not None else None
+
+    def __call__(self, *_: Any) -> None:
+        overlap = self._overlap() if self._overlap is not None and not is_compiling() else None
         if overlap is not None:
             overlap.land()
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _EndHook, ()
+
+
+class _CompiledCall:
+    """What module.compile() made, after a hook."""
+
+    def __init__(self, hook: _Hook, call: Callable[..., Any]) -> None:
+        self._hook = hook
+        self.call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._hook()
+        return self.call(*args, **kwargs)
+
+
+class _Unshard:
+    """FSDPParamGroup.unshard of FSDP2, for explicit calls, prefetches and forwards: the all-gather copies the shards."""
+
+    def __init__(self, overlap: "Overlap", group: Any) -> None:
+        self._overlap = weakref.ref(overlap)
+        self._group = group
+
+    def __call__(self, async_op: bool = False) -> Any:
+        overlap = self._overlap()
+        if overlap is not None and not is_compiling():
+            overlap.gather(self._group, async_op)
+        return type(self._group).unshard(self._group, async_op)
+
 
 class Overlap:
-    """Hooks on the modules of the models given to `add`, and the step under way."""
+    """Hooks on the modules of the model given to `add`, and the step under way."""
 
     def __init__(self, device: Callable[[], torch.device]) -> None:
+        self.lock = threading.RLock()  # a native optimizer belongs to one thread at a time
+        self._pid = os.getpid()
         self._device = device
         self._owners: List[_Owner] = []
-        self._by_state: Dict[int, _Owner] = {}
-        self._handles: List[Any] = []
+        self._undo: List[Callable[[], None]] = []
         self._places = 0
-        self.names: Dict[int, str] = {}  # of the models' parameters that the optimizer has
+        self._elsewhere: Optional[Set[int]] = None  # parameters that modules outside the model have, too
+        self._tables: List[Tuple[torch.nn.Module, Waiting]] = []
+        self.names: Dict[int, str] = {}  # of the model's parameters that the optimizer has
         self.flight: Optional[Flight] = None
 
+    # ---- hooks ---------------------------------------------------------------------------------
+
     def add(self, model: torch.nn.Module, params: Set[int]) -> int:
-        """Put hooks on the modules that own parameters of the optimizer; returns how many parameters were found."""
-        found = 0
-        for name, param in model.named_parameters():
-            if id(param) in params:
-                found += 1
-                self.names.setdefault(id(param), clean_name(name))
-        for module, numbers in owners(model, params):
-            owner = _Owner()
-            owner.params = numbers
-            if is_fsdp(module):
-                owner.state = module._get_fsdp_state()
-                self._by_state[id(owner.state)] = owner
-            self._owners.append(owner)
-            handle = module.register_forward_pre_hook(_Hook(self, owner))
-            module._forward_pre_hooks.move_to_end(handle.id, last=False)  # before FSDP2's own
-            self._handles.append(handle)
-        self._handles.append(model._register_state_dict_hook(_SaveHook(self, None)))
-        return found
+        """Put hooks on the modules that have parameters of the optimizer; returns how many parameters were found."""
+        named = [(name, param) for name, param in model.named_parameters() if id(param) in params]
+        for name, param in named:
+            self.names.setdefault(id(param), clean_name(name))
+        self._owners = owners(self, model, params)
+        for owner in self._owners:
+            self._hook(owner)
+        for module in model.modules():
+            group = fsdp_group(module) if is_fsdp(module) else None
+            if group is not None:
+                group.unshard = _Unshard(self, group)
+                self._undo.append(lambda group=group: group.__dict__.pop("unshard", None))  # type: ignore[misc]
+        self._undo.append(model.register_forward_hook(_EndHook(self)).remove)
+        return len(named)
+
+    def _hook(self, owner: _Owner) -> None:
+        module, hook = owner.module, _Hook(owner)
+        when_traced(owner.token, _weakly(owner))
+        self._undo.append(lambda: forget(owner.token))
+        call = getattr(module, "_compiled_call_impl", None)
+        if call is not None:  # a hook of the module itself would be in the graph
+            module._compiled_call_impl = made = _CompiledCall(hook, call)
+
+            def undo() -> None:
+                if module._compiled_call_impl is made:
+                    module._compiled_call_impl = call
+            self._undo.append(undo)
+            return
+        handle = module.register_forward_pre_hook(hook)
+        module._forward_pre_hooks.move_to_end(handle.id, last=False)  # before FSDP2's own
+        self._undo.append(handle.remove)
+
+    def remove(self) -> None:
+        self.land()
+        self.close()
+
+    def close(self) -> None:
+        """Without a wait: the native optimizers are closed, or nothing is under way."""
+        self._end()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+        self._owners.clear()
+        self._elsewhere = None
 
     def order(self) -> Dict[int, int]:
         """Parameters by the order in which a forward waits for them: that of the first forward if there was one, else that
@@ -154,20 +237,48 @@ class Overlap:
                 order.setdefault(number, len(order))
         return order
 
+    # ---- a step under way ----------------------------------------------------------------------
+
     def begin(self, parts: Sequence[Part], grads: Dict[int, torch.Tensor], stream: int) -> None:
         """A step was queued: hide what the last forward showed to be safe, make the stream wait for the rest."""
-        hidden = {number for owner in self._owners if owner.ran for number in owner.params}
+        hidden = self._hideable()
         for owner in self._owners:
-            hidden.difference_update(() if owner.ran else owner.params)
             owner.ran = False
-        entries = {id(m.param): (part, m.param) for part in parts for m in part.held}
-        flight = Flight(entries, grads, stream)
-        late = [number for number in entries if number not in hidden]
-        if len(late) == len(entries):
-            flight.land(stream)
-        else:
-            flight.wait(late, stream)
-            self.flight = flight
+        flight = Flight({id(m.param): (part, m.param) for part in parts for m in part.held}, grads, stream)
+        self.flight = flight
+        late = [m for part in parts for m in part.held if id(m.param) not in hidden]
+        if len(late) == len(flight):
+            self.land()
+            return
+        flight.wait([id(m.param) for m in late], stream)
+        for owner in self._owners:
+            for module in owner.modules:
+                self._guard(owner, module)
+
+    def _hideable(self) -> Set[int]:
+        """Parameters all of whose modules ran since the last step, out of nobody else's reach."""
+        safe = {number for owner in self._owners if owner.ran for number in owner.params}
+        for owner in self._owners:
+            if not owner.ran or owner.traced:
+                safe.difference_update(owner.params)
+        if safe and self._elsewhere is None:
+            self._elsewhere = elsewhere({n for owner in self._owners for n in owner.params},
+                                        {id(module) for owner in self._owners for module in owner.modules})
+        return safe - (self._elsewhere or set())
+
+    def _guard(self, owner: _Owner, module: torch.nn.Module) -> None:
+        real = module._parameters
+        if isinstance(real, Waiting) or not any(id(p) in self.flight for p in real.values()):  # type: ignore[operator]
+            return
+        overlap, about = weakref.ref(self), weakref.ref(module)
+
+        def arrive() -> None:
+            this, the_module = overlap(), about()
+            if this is not None and the_module is not None:
+                this._wait([id(p) for p in real.values()], [the_module])
+        table = Waiting(real, arrive, owner.token)
+        module.__dict__["_parameters"] = table
+        self._tables.append((module, table))
 
     def arrive(self, owner: _Owner) -> None:
         """A module is about to run."""
@@ -175,74 +286,124 @@ class Overlap:
         if owner.place is None:
             owner.place = self._places
             self._places += 1
-        flight = self.flight
-        if flight is None:
+        self._wait(owner.params, owner.modules)
+
+    def _wait(self, params: Iterable[int], modules: Iterable[torch.nn.Module]) -> None:
+        """Make the current stream wait for parameters of modules."""
+        if self.flight is None or self._forked():
             return
         device = self._device()
-        with on_device(device):
-            if owner.state is not None:
-                self._arrive_fsdp(flight, owner)
-            flight.wait(owner.params, current_stream(device))
-        if not len(flight):
-            self.flight = None
+        with self.lock, on_device(device):
+            flight = self.flight
+            if flight is None:
+                return
+            flight.wait(params, current_stream(device))
+            for module in modules:
+                table = module.__dict__["_parameters"]
+                if isinstance(table, Waiting) and not any(id(p) in flight for p in table.real.values()):
+                    module.__dict__["_parameters"] = table.real
+            if not len(flight):
+                self._end()
 
-    def _arrive_fsdp(self, flight: Flight, owner: _Owner) -> None:
-        """FSDP2 copies shards into the all-gather on a stream of its own, and those of modules that it prefetches."""
-        stream = getattr(getattr(owner.state, "_comm_ctx", None), "all_gather_copy_in_stream", None)
-        address = getattr(stream, "cuda_stream", 0)
-        if not address:
+    def _forked(self) -> bool:
+        """In a forked child nothing is under way: on the host the step is done, and CUDA does not work there."""
+        if os.getpid() == self._pid:
+            return False
+        self._end()
+        return True
+
+    def gather(self, group: Any, async_op: bool) -> None:
+        """FSDP2 is about to copy a group's shards into an all-gather."""
+        flight = self.flight
+        if flight is None or self._forked():
             return
-        flight.peek(owner.params, address)
-        for state in getattr(owner.state, "_states_to_forward_prefetch", ()):
-            later = self._by_state.get(id(state))
-            if later is not None:
-                flight.peek(later.params, address)
+        params = [id(p.sharded_param) for p in group.fsdp_params]
+        # in a forward on a stream of FSDP2's own, and before the module that it is for; else on the current one
+        forward = not async_op and getattr(group._training_state, "name", "") in ("FORWARD", "PRE_BACKWARD")
+        stream = getattr(getattr(group.comm_ctx, "all_gather_copy_in_stream", None), "cuda_stream", 0) if forward else 0
+        if stream:
+            with self.lock, on_device(self._device()):
+                flight.wait(params, stream)
+        else:
+            self._wait(params, [module for owner in self._owners for module in owner.modules])
+
+    def trace(self, owner: _Owner) -> None:
+        """torch.compile has put a module into a graph that no hook runs before: from now on step() waits for it. Tables stay
+        as they are until the graph is made, which is checked against them."""
+        owner.traced = True
+        if self.flight is not None and not self._forked():
+            device = self._device()
+            with self.lock, on_device(device):
+                self.flight.peek(current_stream(device))
 
     def land(self) -> None:
         """Make the current stream wait for a step under way."""
-        if self.flight is not None:
-            device = self._device()
-            with on_device(device):
-                self.flight.land(current_stream(device))
-            self.flight = None
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._owners.clear()
-        self._by_state.clear()
-
-
-def owners(model: torch.nn.Module, params: Set[int]) -> Iterator[Tuple[torch.nn.Module, List[int]]]:
-    """Modules that wait, and the parameters each waits for.
-
-    Usually a module waits for its own parameters. An FSDPModule waits for all that it gathers. Hooks inside a compiled
-    graph would break it: what is compiled by torch.compile(module) waits before the graph, what is compiled by
-    module.compile() in the module around it; without one it is not hidden.
-    """
-    found: Dict[int, Tuple[torch.nn.Module, Dict[int, None]]] = {}
-
-    def visit(module: torch.nn.Module, owner: Optional[torch.nn.Module], fixed: bool, path: Tuple[int, ...]) -> None:
-        if id(module) in path:
+        if self.flight is None or self._forked():
             return
-        if not fixed:
-            if is_compiled(module):
-                owner, fixed = module, True
-            elif getattr(module, "_compiled_call_impl", None) is not None:
-                fixed = True
-            elif is_fsdp(module):
-                owner = module
-            elif not is_fsdp(owner):
-                owner = module
-        if owner is not None:
-            own = [id(p) for p in module._parameters.values() if p is not None and id(p) in params]
-            if own:
-                found.setdefault(id(owner), (owner, {}))[1].update(dict.fromkeys(own))
+        device = self._device()
+        with self.lock, on_device(device):
+            if self.flight is not None:
+                self.flight.land(current_stream(device))
+            self._end()
+
+    def _end(self) -> None:
+        """Nothing is under way: all modules have their own _parameters back."""
+        self.flight = None
+        for module, table in self._tables:
+            if module.__dict__["_parameters"] is table:
+                module.__dict__["_parameters"] = table.real
+        self._tables.clear()
+
+
+def _weakly(owner: _Owner) -> Callable[[], None]:
+    reference = weakref.ref(owner)
+
+    def note() -> None:
+        this = reference()
+        overlap = this.overlap() if this is not None else None
+        if this is not None and overlap is not None:
+            overlap.trace(this)
+    return note
+
+
+def fsdp_group(module: Any) -> Any:
+    """FSDP2's FSDPParamGroup of a module; None if it gathers nothing itself."""
+    return getattr(module._get_fsdp_state(), "_fsdp_param_group", None)
+
+
+def owners(overlap: Overlap, model: torch.nn.Module, params: Set[int]) -> List[_Owner]:
+    """Modules that wait, with what each waits for.
+
+    Usually a module waits for its own parameters. An FSDPModule waits for all that it gathers, a compiled module for all that
+    its graph has. FSDP1's parameters are copied on streams that no hook sees: they are not hidden, nor are script modules'.
+    """
+    found: Dict[int, _Owner] = {}
+
+    def visit(module: torch.nn.Module, above: Optional[torch.nn.Module], compiled: bool, path: Tuple[int, ...]) -> None:
+        if id(module) in path or is_fsdp1(module):
+            return
+        if is_fsdp(module) and not hasattr(module._get_fsdp_state(), "_fsdp_param_group"):
+            return  # of a torch that keeps it elsewhere
+        if not compiled and (above is None or is_compiled(module) or is_fsdp(module) or not is_fsdp(above)):
+            above, compiled = module, is_compiled(module)
+        own = [id(p) for p in module._parameters.values() if id(p) in params]
+        if own and type(module._parameters) in (dict, OrderedDict):
+            assert above is not None
+            owner = found.setdefault(id(above), _Owner(overlap, above))
+            owner.params.update(dict.fromkeys(own))
+            owner.modules[module] = None
         for child in module._modules.values():
             if child is not None:
-                visit(child, owner, fixed, (*path, id(module)))
+                visit(child, above, compiled, (*path, id(module)))
 
     visit(model, None, False, ())
-    for module, numbers in found.values():
-        yield module, list(numbers)
+    return list(found.values())
+
+
+def elsewhere(params: Set[int], known: Set[int]) -> Set[int]:
+    """Parameters that a module outside `known` has, too."""
+    shared: Set[int] = set()
+    for found in gc.get_objects():
+        if issubclass(type(found), torch.nn.Module) and id(found) not in known:
+            shared.update(params.intersection(id(p) for p in found.__dict__.get("_parameters", {}).values()))
+    return shared

@@ -12,7 +12,7 @@ from .. import _native
 from .._optimizer import Bound, Info, Optimizer
 from .._plan import Plan
 from . import local_plan
-from .tensors import DTYPES, Member, empty_like, local, shard_groups
+from .tensors import DTYPES, Member, empty_like, is_distributed, local, shard_groups, shard_of
 
 GROUPS = 8  # parameter groups of a native optimizer
 
@@ -46,6 +46,7 @@ class Part:
         self.plan: Optional[Plan] = None
         self.native: Optional[Optimizer] = None
         self._memory: Optional[torch.Tensor] = None
+        self._addresses = [m.address for m in self.held]
         self._rates: Dict[int, Tuple[float, float]] = {}
         if self.held:
             self._open(settings, backend)
@@ -67,23 +68,29 @@ class Part:
     def info(self) -> Optional[Info]:
         return self.native.info() if self.native else None
 
-    def bind(self, param_groups: Sequence[Dict[str, Any]]) -> List[torch.Tensor]:
-        """Give the native optimizer this step's rates and addresses. Returns the gradients, which must stay alive."""
+    def gradients(self) -> List[torch.Tensor]:
+        """Gradients of the members held, which must stay alive during the step. Changes nothing; an error names the member: also
+        of an empty DTensor shard, so that every rank has it. (Empty shards of FSDP1 have none.)"""
+        for member in self.members:
+            member.check()
+        grads = [(m, m.gradient()) for m in self.members if m.elements or is_distributed(m.param)]
+        return [grad for m, grad in grads if m.elements]
+
+    def bind(self, param_groups: Sequence[Dict[str, Any]], grads: Sequence[torch.Tensor]) -> None:
+        """Give the native optimizer this step's rates and addresses."""
         native = self.native
-        grads = [m.gradient() for m in self.members]  # also of empty shards: a missing one is an error on every rank
-        moved = [m.moved() for m in self.members]
         if native is None:
-            return []
-        grads = [g for g, m in zip(grads, self.members) if m.elements]
-        if any(moved):
-            native.bind_params([m.address for m in self.held])
+            return
+        addresses = [shard_of(m.param).data_ptr() for m in self.held]
+        if addresses != self._addresses:
+            native.bind_params(addresses)
+            self._addresses = addresses
         for number, group in enumerate(param_groups[self.first_group:self.first_group + GROUPS]):
             rates = (float(group["lr"]), float(group["weight_decay"]))
             if self._rates.get(number) != rates:
                 native.set_group(number, *rates)
                 self._rates[number] = rates
         native.bind_gradients([g.data_ptr() for g in grads])
-        return grads
 
     def wait(self, param: torch.Tensor, stream: int) -> None:
         if self.native is not None:

@@ -33,9 +33,16 @@ def capture(param_groups: Sequence[Dict[str, Any]], parts: Sequence[Part]) -> Di
     return {"state": dict(sorted(state.items())), "param_groups": groups}
 
 
-def load_groups(param_groups: Sequence[Dict[str, Any]], saved: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+def load_groups(param_groups: Sequence[Dict[str, Any]], state_dict: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """New groups with the saved settings and these parameters, as torch does. How a step is computed (foreach, fused ...) is
     this optimizer's own."""
+    if not isinstance(state_dict.get("state"), Mapping) or not isinstance(state_dict.get("param_groups"), (list, tuple)):
+        raise ValueError(f"the state to load has {', '.join(map(repr, state_dict)) or 'nothing'}, expected \"state\" (a dict) and "
+                         '"param_groups" (a list), as state_dict() of torch.optim.AdamW has')
+    saved = state_dict["param_groups"]
+    for number, group in enumerate(saved):
+        if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple)):
+            raise ValueError(f'the state to load: found no "params" in parameter group {number}, expected a list of numbers')
     if [len(g["params"]) for g in param_groups] != [len(g["params"]) for g in saved]:
         raise ValueError(f"the state has parameter groups of {[len(g['params']) for g in saved]} parameters, the optimizer of "
                          f"{[len(g['params']) for g in param_groups]}")
@@ -66,10 +73,11 @@ def _check(part: Part, member: Member, row: Optional[Mapping[str, Any]]) -> None
         raise _native.Error(f"{member.name}: the state is of amsgrad, which is not supported")
     for component in part.components:
         value = row.get(component)
-        if value is None:
-            if component != "master":
-                raise _native.Error(f"{member.name}: the state to load lacks {component}")
+        if value is None and component == "master":
             continue
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            found = "nothing" if value is None else value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
+            raise _native.Error(f"{member.name}: {component} in the state to load: found {found}, expected a tensor of numbers")
         expected = member.param.shape if is_distributed(value) else member.shape
         if tuple(value.shape) != tuple(expected):
             hint = ""
@@ -80,7 +88,7 @@ def _check(part: Part, member: Member, row: Optional[Mapping[str, Any]]) -> None
 
 def _step(part: Part, rows: Mapping[int, Mapping[str, Any]]) -> int:
     """The step that all members of a part have."""
-    steps = {m.name: int(float(rows[id(m.param)]["step"])) for m in part.members if id(m.param) in rows}
+    steps = {m.name: _number(m.name, rows[id(m.param)]) for m in part.members if id(m.param) in rows}
     if not steps:
         return 0
     missing = [m.name for m in part.members if m.name not in steps]
@@ -91,6 +99,16 @@ def _step(part: Part, rows: Mapping[int, Mapping[str, Any]]) -> int:
         if other != step:
             raise _native.Error(f"{name}: the state is of step {other}, that of {first} is of step {step}; expected the same step")
     return step
+
+
+def _number(name: str, row: Any) -> int:
+    try:
+        step = float(row["step"])
+    except (KeyError, TypeError, ValueError, RuntimeError):
+        raise _native.Error(f"{name}: the state to load has no step, expected a number") from None
+    if not 0 <= step <= 2**53 or step != int(step):
+        raise _native.Error(f"{name}: step in the state to load: found {step}, expected a whole number, 0 or more")
+    return int(step)
 
 
 def _load_member(part: Part, member: Member, row: Optional[Mapping[str, Any]]) -> None:

@@ -118,18 +118,16 @@ class Member:
         self.address = shard.data_ptr()
         self.elements = shard.numel()
 
-    def moved(self) -> bool:
-        """The parameter's shard lies elsewhere now. Error if it is not the same tensor in other memory."""
+    def check(self) -> None:
+        """Error unless the parameter's shard is as it was bound; it may lie elsewhere."""
         shard = shard_of(self.param)
-        if (shard.data_ptr(), shard.dtype, shard.shape, shard.stride()) == (self.address, self.dtype, self.shape, self.stride):
-            return False
+        if (shard.dtype, shard.shape, shard.stride(), shard.device) == (self.dtype, self.shape, self.stride, self.device):
+            return
         for what, found, expected in [("dtype", shard.dtype, self.dtype), ("shape", tuple(shard.shape), tuple(self.shape)),
                                       ("device", shard.device, self.device), ("strides", shard.stride(), self.stride)]:
             if found != expected:
                 raise _native.Error(f"{self.name}: the parameter's {what} changed from {expected} to {found} after the first "
                                     "step; make a new optimizer")
-        self.address = shard.data_ptr()
-        return True
 
     def gradient(self) -> torch.Tensor:
         """The gradient's shard, in the parameter's layout."""

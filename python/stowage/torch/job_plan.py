@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole job's plan, as one rank's optimizer takes it: is it of this model, and what does it decide."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, Sequence
+
+from .. import _native
+from .._plan import Plan
+from .local_plan import Settings
+from .tensors import Member
+
+_SHOWN = 3
+
+
+def settings(job: Plan) -> Settings:
+    """Share of resident state, bucket, depth and type of the moments."""
+    text = job.to_dict()
+    counts = _counts(text)
+    others = sorted(set(counts) - {"resident", "stream"})
+    if others or not counts:
+        raise _native.Error(f"plan: updates are {', '.join(others) or 'not planned'}, expected resident or stream; plan with "
+                            "--set update.cpu=0 --set update.direct=0")
+    ring = text.get("prefetch") or {}
+    moments = {text["run"]["precision"][key] for key in ["exp_avg", "exp_avg_sq"]}
+    if len(moments) > 1:
+        raise _native.Error("plan: precision.exp_avg and precision.exp_avg_sq differ, expected the same type")
+    return Settings(moments=moments.pop(), resident=counts.get("resident", 0) / sum(counts.values()),
+                    bucket=ring.get("bucket_bytes") or None, depth=ring.get("depth") or None)
+
+
+def check(job: Plan, members: Sequence[Member], sizes: Mapping[str, int], elements: Mapping[int, int]) -> None:
+    """Refuse a plan of another model, or of other shards.
+
+    sizes     elements of every named parameter, frozen ones too; elements: the same by id, so that tied ones count once
+    """
+    text = job.to_dict()
+    _check_model(job, members, sizes, elements, text["run"]["trainable"].get("lora", "none") != "none")
+    planned, held = sum(_counts(text).values()), sum(m.elements for m in members)
+    if held > planned * 1.5:  # shards may be uneven
+        raise _native.Error(f"plan: each of its {job.world} ranks trains {planned:,} parameters, this one {held:,}. Shard the model "
+                            "as planned, and freeze what the plan freezes")
+
+
+def _check_model(job: Plan, members: Sequence[Member], sizes: Mapping[str, int], elements: Mapping[int, int],
+                 adapters: bool) -> None:
+    count = sum({**elements, **{id(m.param): m.param.numel() for m in members}}.values())
+    if count == job.params:
+        return  # names may differ where the job fuses tensors (experts)
+    found = {**sizes, **{m.name: m.param.numel() for m in members}}
+    planned = {tensor.name: tensor.elements for tensor in job.tensors}
+    lacking = [name for name in planned if name not in found]
+    others = [f"{name}: {n:,} elements in the plan, {found[name]:,} here" for name, n in planned.items()
+              if found.get(name, n) != n]
+    more = [] if adapters else [m.name for m in members if m.name not in planned]
+    if not lacking and not others and not more:
+        return
+    text = [f"{len(rows)} {what} ({', '.join(rows[:_SHOWN])}{', ...' if len(rows) > _SHOWN else ''})" for rows, what in
+            [(lacking, "of the plan's tensors are not among the parameters"), (others, "differ in size"),
+             (more, "of the parameters are not in the plan")] if rows]
+    hint = "" if sizes else ". Give the model, or (name, tensor) pairs with the names of the plan's model"
+    raise _native.Error(f"plan: it is of another model, of {job.params:,} parameters; here are {count:,}: {'; '.join(text)}{hint}")
+
+
+def _counts(text: Mapping[str, Any]) -> Dict[str, int]:
+    """Parameters with state on a rank, by update."""
+    counts: Dict[str, int] = {}
+    for row in text["decisions"]:
+        if row.get("update"):
+            counts[row["update"]] = counts.get(row["update"], 0) + row["count"]
+    return counts
