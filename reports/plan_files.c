@@ -171,6 +171,8 @@ static void put_times(const stw_plan *plan, const stw_plan_facts *f, const stw_r
         const stw_phase_facts *phase = &f->phases[p];
         if (!phase->present) continue;
         row_double(out, "time", "", name, "predicted", phase->time_s, "s");
+        if (stw_plan_is_unexecuted(plan, (stw_phase)p))
+            row(out, "time", "", name, "executed_by", "planned, not executed", "");
         row_u64(out, "time", "", name, "passes_per_iteration", stw_plan_passes(plan, (stw_phase)p),
                 "count");
         if (phase->is_bound && isfinite(phase->time_s))

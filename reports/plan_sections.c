@@ -87,6 +87,8 @@ static void format_passes(const stw_section *s, stw_text *out) {
         if (passes > 1) stw_text_printf(out, "%" PRIu64 " x ", passes);
         stw_text_printf(out, "%s %s", stw_phase_name((stw_phase)p),
                         stw_word_seconds(s->facts->phases[p].time_s).text);
+        if (stw_plan_is_unexecuted(s->plan, (stw_phase)p))
+            stw_text_printf(out, ", planned, not executed");
         if (p == STW_PHASE_OPTIMIZER_STEP && stw_plan_hidden_s(s->plan) > 0)
             stw_text_printf(out, " of %s",
                             stw_word_seconds(s->plan->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP]).text);

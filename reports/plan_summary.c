@@ -350,6 +350,10 @@ static void put_phases(const stw_section *s) {
     }
     stw_text_printf(s->out, "\n");
     stw_table_write(&t, s->format, s->out);
+    for (unsigned p = 0; p < STW_N_PHASES; p++)
+        if (s->facts->phases[p].present && stw_plan_is_unexecuted(s->plan, (stw_phase)p))
+            stw_doc_line(s->out, s->format, "%s is planned, not executed by this build.",
+                         stw_phase_name((stw_phase)p));
 }
 
 stw_status stw_report_simulation(const stw_plan *plan, uint32_t lines, stw_text *out,
@@ -382,6 +386,8 @@ static void put_times(const stw_section *s) {
         stw_text_printf(&line, "%s%s %s",
                         line.length > 0 ? ", " : "Phase times: ", stw_phase_name((stw_phase)p),
                         stw_word_seconds(f->time_s).text);
+        if (stw_plan_is_unexecuted(s->plan, (stw_phase)p))
+            stw_text_printf(&line, " (planned, not executed)");
     }
     if (line.length > 0) stw_text_printf(&line, ".");
     put_text(s, &line);

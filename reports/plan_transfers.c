@@ -4,7 +4,9 @@
 #include <inttypes.h>
 
 #include "core/checked.h"
+#include "plan/engines/piece_sync.h"
 #include "plan/engines/weight_sync.h"
+#include "plan/files/plan_file.h"
 #include "reports/plan_sections.h"
 
 /* Sum over the operations of a kind in a phase of one rank's program. */
@@ -65,26 +67,42 @@ static void put_largest(const stw_section *s) {
                  largest->name, stw_word_size(stw_times(largest->numel, element)).text, role->name);
 }
 
+/* Stowage's own: what comes to the rank that lacks most, whatever its kind. */
+static void put_own_sync(const stw_section *s, const stw_movement *m) {
+    const stw_job *job = s->plan->job;
+    stw_sync_needs most = {0, 0};
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        stw_sync_needs of = {0, 0};
+        if (job->kinds[k].home == 0 && stw_sync_needs_of(job, k, &of, NULL) != STW_STATUS_OK)
+            s->out->failed = true;
+        if (of.lacks >= most.lacks) most = of;
+    }
+    const uint64_t element = stw_max_u64(stw_dtype_bits(stw_sync_role(job)->dtype) / 8, 1);
+    stw_doc_line(s->out, s->format,
+                 "Weight sync (planned, not executed): in %" PRIu32
+                 " rounds, in each of which a rank packs at most %s of its parameters; a rank of "
+                 "the rollout takes %s, of which at most %s come from other ranks.",
+                 m->transfer.n_pieces, stw_word_size(m->transfer.pieces[0].room_bytes).text,
+                 stw_word_gib(stw_times(most.needs, element)).text,
+                 stw_word_gib(stw_times(most.lacks, element)).text);
+}
+
 static void put_sync(const stw_section *s) {
     const stw_program *program = s->plan->programs[s->plan->job->largest];
     const stw_movement *m = stw_program_movement(program, STW_PHASE_WEIGHT_SYNC);
     if (m == NULL || m->transfer.n_pieces == 0) return;
+    if (m->by_stowage) {
+        put_own_sync(s, m);
+        return;
+    }
     const uint64_t gathered = sum(program, STW_PHASE_WEIGHT_SYNC, STW_OP_ALL_GATHER);
     const uint64_t sent = sum(program, STW_PHASE_WEIGHT_SYNC, STW_OP_SEND);
-    if (m->by_stowage && !m->executable)
-        stw_doc_line(s->out, s->format,
-                     "Weight sync (planned, not executed): the model in %" PRIu32
-                     " pieces of at most %s; each rank of the rollout receives %s, its part in its "
-                     "own dtype.",
-                     m->transfer.n_pieces, stw_word_size(m->transfer.pieces[0].room_bytes).text,
-                     stw_word_gib(stw_plus(gathered, sent)).text);
-    else
-        stw_doc_line(s->out, s->format,
-                     "Weight sync: the model in %" PRIu32
-                     " pieces of at most %s; each rank gathers %s%s%s.",
-                     m->transfer.n_pieces, stw_word_size(m->transfer.pieces[0].room_bytes).text,
-                     stw_word_gib(gathered).text, sent > 0 ? " and passes on " : "",
-                     sent > 0 ? stw_word_gib(sent).text : "");
+    stw_doc_line(s->out, s->format,
+                 "Weight sync (by %s): the model in %" PRIu32
+                 " pieces of at most %s; each rank gathers %s%s%s.",
+                 stw_plan_movement_by(s->plan, m), m->transfer.n_pieces,
+                 stw_word_size(m->transfer.pieces[0].room_bytes).text, stw_word_gib(gathered).text,
+                 sent > 0 ? " and passes on " : "", sent > 0 ? stw_word_gib(sent).text : "");
     put_largest(s);
 }
 

@@ -6,11 +6,13 @@
 
 void stw_park_add(stw_builder *b, stw_park *park, stw_parcel parcel) {
     if (parcel.bytes == 0 || b->status != STW_STATUS_OK) return;
-    if (park->n == STW_MOST_PARCELS) {
-        b->status =
-            stw_fail(b->err, STW_STATUS_BUG, "park", "more than %d parcels", STW_MOST_PARCELS);
+    stw_parcel *parcels = stw_pool_grow(b->program->pool, park->parcels, park->n,
+                                        (size_t)park->n + 1, &park->room, sizeof *parcels);
+    if (parcels == NULL) {
+        b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "park", "out of memory");
         return;
     }
+    park->parcels = parcels;
     park->parcels[park->n++] = parcel;
 }
 
@@ -102,6 +104,12 @@ static uint32_t copy(stw_builder *b, const stw_parcel *p, bool out, uint32_t aft
 }
 
 static bool moves(const stw_parcel *p, uint32_t what) { return (what & 1u << p->component) != 0; }
+
+bool stw_is_parked(const stw_park *park, stw_component component) {
+    for (uint32_t i = 0; park != NULL && i < park->n; i++)
+        if (park->parcels[i].component == component && park->parcels[i].on_host) return true;
+    return false;
+}
 
 void stw_park_leave(stw_builder *b, stw_park *park, uint32_t what, uint32_t after) {
     for (uint32_t i = 0; i < park->n; i++) {

@@ -31,11 +31,10 @@ typedef struct stw_parcel {
     bool on_host;                 /* parked now */
 } stw_parcel;
 
-#define STW_MOST_PARCELS 16
-
 typedef struct stw_park {
     uint32_t n;
-    stw_parcel parcels[STW_MOST_PARCELS];
+    size_t room;
+    stw_parcel *parcels; /* in the program's pool */
 } stw_park;
 
 /* What a call moves: bits of (1u << stw_component). */
@@ -44,12 +43,14 @@ typedef struct stw_park {
 #define STW_PARKED_MOMENTS                                                                         \
     (1u << STW_COMPONENT_MASTER | 1u << STW_COMPONENT_EXP_AVG | 1u << STW_COMPONENT_EXP_AVG_SQ)
 
-/** Add a parcel; more than STW_MOST_PARCELS is a bug of the engine. */
+/** Add a parcel; none without bytes. */
 void stw_park_add(stw_builder *b, stw_park *park, stw_parcel parcel);
 /** Add every region of the layout for which `which` is true and that lies on the GPU. Rounding is
  * that of one block per tensor. */
 void stw_park_add_regions(stw_builder *b, stw_park *park, stw_parking parking,
                           bool (*which)(const stw_region *region));
+/** Does state of a component lie parked now? @param park may be NULL */
+bool stw_is_parked(const stw_park *park, stw_component component);
 /** To the host. Bytes leave the GPU when their copies have ended.
  * @param what bits of components; those that are parked already are left alone
  * @param after an operation that the copies wait for; STW_OP_NONE: the last one */

@@ -7,8 +7,8 @@
 /* Rows along which a tensor is cut. Only counts matter of what tensor parallelism cuts by columns:
  * a rank's part is a run of as many elements. A routed expert tensor is cut by ep x etp over
  * experts and rows first, everything else by its first dimension alone. */
-static void shard_range(const stw_job *job, uint32_t t, uint32_t rank, uint64_t *first,
-                        uint64_t *count) {
+void stw_chunks_range(const stw_job *job, uint32_t t, uint32_t rank, uint64_t *first,
+                      uint64_t *count) {
     const stw_tensor *tensor = &job->model->tensors[t];
     const uint32_t tp = stw_job_tp(job), position = rank / tp % job->group;
     uint64_t rows = tensor->rank > 0 ? tensor->shape[0] : 1;
@@ -61,7 +61,7 @@ uint64_t stw_chunks_parts(const stw_job *job, uint32_t rank) {
         const stw_block *block = &job->model->blocks[b];
         for (uint32_t i = 0; i < block->n_tensors && block->instance == 0; i++) {
             uint64_t first, count;
-            shard_range(job, block->first_tensor + i, rank, &first, &count);
+            stw_chunks_range(job, block->first_tensor + i, rank, &first, &count);
             hash = (hash ^ count) * 1099511628211ull;
         }
     }
@@ -80,7 +80,7 @@ stw_status stw_chunks_cut(const stw_job *job, uint32_t space, uint32_t rank, stw
             global += tensor->numel;
             continue;
         }
-        shard_range(job, t, rank, &first, &count);
+        stw_chunks_range(job, t, rank, &first, &count);
         STW_TRY(stw_space_add(out, t, global, first, count, err));
         global += tensor->numel;
     }

@@ -18,5 +18,8 @@ uint64_t stw_chunks_parts(const stw_job *job, uint32_t rank);
 STW_MUST_USE stw_status stw_chunks_cut(const stw_job *job, uint32_t space, uint32_t rank,
                                        stw_space *out, stw_error *err);
 bool stw_chunks_count(const stw_job *job, uint32_t space, uint32_t rank);
+/** Elements [*first, *first + *count) of tensor `t` that a rank holds; *count may be 0. */
+void stw_chunks_range(const stw_job *job, uint32_t t, uint32_t rank, uint64_t *first,
+                      uint64_t *count);
 
 #endif

@@ -6,7 +6,6 @@
 #include "core/checked.h"
 #include "core/units.h"
 #include "plan/engines/gather.h"
-#include "plan/engines/rollout/sizes.h"
 
 const stw_role *stw_sync_role(const stw_job *job) {
     for (uint32_t i = 0; i < job->run->n_roles; i++)
@@ -222,126 +221,6 @@ void stw_build_weight_sync(stw_builder *b, const stw_sync_source *source) {
     else
         by_tensors(&s);
     if (b->park != NULL) stw_park_leave(b, b->park, STW_PARKED_PARAMS, STW_OP_NONE);
-    stw_end_movement(b);
-}
-
-/* ---- piece by piece ---- */
-
-/* Share of this rank's parameters that lies on the host. */
-static double on_host(const stw_builder *b) {
-    uint64_t host = 0, all = 0;
-    for (uint32_t i = 0; i < b->layout->n_regions; i++) {
-        const stw_region *r = &b->layout->regions[i];
-        if (r->component != STW_COMPONENT_PARAMS) continue;
-        all += r->params;
-        if (r->tier == STW_TIER_HOST) host += r->params;
-    }
-    return all > 0 ? (double)host / (double)all : 0;
-}
-
-/* Share of the model that a rank of the rollout holds: what its layers cut. */
-static double needed(const stw_builder *b, const sync *s) {
-    const uint32_t number = (uint32_t)(s->role - b->job->run->roles) + 1;
-    const stw_rollout_figures *f = b->job->roles[number].figures;
-    const double all = (double)stw_times(b->job->files.n, s->element);
-    const double share = f != NULL && all > 0 ? (double)f->weights / all : 1;
-    return share < 1 ? share : 1;
-}
-
-/* Room of a rank while pieces pass through. */
-typedef struct piece_room {
-    stw_extent up;  /* of parameters that lie on the host */
-    stw_extent own; /* what the rank has of a piece, in the rollout's dtype */
-    double needed;  /* share of a piece that a receiver lacks */
-} piece_room;
-
-/* What a rank has of a piece is packed in the rollout's dtype, from the GPU or from the host. Each
- * receiver gets what it needs of all parts: within the trainer's ranks as they exchange them, on
- * other nodes as they are sent. */
-static void sync_piece(sync *s, const stw_piece *piece, const piece_room *room, uint32_t unit) {
-    stw_builder *b = s->b;
-    const uint64_t part = stw_div_up_u64(piece->n, b->job->group);
-    const uint32_t slot = s->separate ? s->turn++ % 2 : 0;
-    const uint64_t bytes = stw_scaled(stw_times(piece->n, s->element), room->needed);
-    stw_op pack = stw_op_make(STW_OP_PACK, STW_STREAM_COMPUTE, unit);
-    pack.component = STW_COMPONENT_STAGE;
-    pack.from = pack.to = STW_TIER_GPU;
-    pack.from_offset_bytes = pack.offset_bytes = room->own.offset;
-    pack.bytes = stw_times(part, s->element);
-    pack.params = part;
-    pack.after[1] = s->placed;
-    if (room->up.bytes > 0)
-        pack.after[0] = stw_copy(
-            b, &(stw_transport){
-                   .kind = STW_OP_COPY_PIECE,
-                   .stream = STW_STREAM_H2D,
-                   .component = STW_COMPONENT_PARAMS,
-                   .unit = unit,
-                   .from = {STW_TIER_HOST, 0},
-                   .to = {STW_TIER_GPU, room->up.offset},
-                   .bytes = stw_scaled(
-                       stw_times(part, stw_job_element_bytes(b->job, STW_COMPONENT_PARAMS)),
-                       on_host(b)),
-                   .after = {s->placed, room->up.alloc}});
-    uint32_t ready = stw_append(b, pack);
-    if (b->job->group > 1 || s->separate) {
-        stw_op all = stw_op_make(s->separate ? STW_OP_SEND : STW_OP_ALL_GATHER, STW_STREAM_COMM,
-                                 s->separate ? unit : STW_OP_NONE);
-        all.group = s->separate ? STW_RANK_GROUP_SYNC : STW_RANK_GROUP_SHARD;
-        all.component = STW_COMPONENT_STAGE;
-        all.from = all.to = STW_TIER_GPU;
-        all.from_offset_bytes = room->own.offset;
-        all.offset_bytes = s->slots[slot].offset;
-        all.bytes = bytes;
-        all.after[0] = ready;
-        all.after[1] = s->sent_by[slot];
-        ready = stw_append(b, all);
-        s->sent_by[slot] = ready;
-    }
-    s->placed = ready;
-    if (s->separate) return; /* the receiver places it */
-    stw_op place = stw_op_make(STW_OP_PLACE, STW_STREAM_COMPUTE, STW_OP_NONE);
-    place.component = STW_COMPONENT_STAGE;
-    place.from = place.to = STW_TIER_GPU;
-    place.from_offset_bytes = place.offset_bytes =
-        b->job->group > 1 ? s->slots[slot].offset : room->own.offset;
-    place.bytes = bytes;
-    place.params = piece->n;
-    place.after[0] = ready;
-    s->placed = stw_append(b, place);
-}
-
-static void by_pieces(sync *s) {
-    stw_builder *b = s->b;
-    const stw_transfer t = b->program->movements[b->program->n_movements - 1].transfer;
-    const uint64_t element = stw_job_element_bytes(b->job, STW_COMPONENT_PARAMS);
-    const uint64_t most = stw_max_u64(s->bucket_bytes / s->element, 1);
-    const uint64_t part = stw_div_up_u64(most, b->job->group);
-    piece_room room = {.needed = needed(b, s)};
-    const int slots = s->separate ? 2 : b->job->group > 1 ? 1 : 0;
-    for (int i = 0; i < slots; i++)
-        s->slots[i] = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU,
-                                stw_scaled(s->bucket_bytes, room.needed));
-    room.own = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_times(part, s->element));
-    room.up = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU,
-                        on_host(b) > 0 ? stw_times(part, element) : 0);
-    for (uint32_t i = 0; i < t.n_pieces && b->status == STW_STATUS_OK; i++)
-        sync_piece(s, &t.pieces[i], &room, i);
-    stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, room.up);
-    stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, room.own, s->placed);
-    free_slots(s);
-}
-
-void stw_build_piece_sync(stw_builder *b) {
-    sync s = {.b = b, .role = stw_sync_role(b->job), .placed = STW_OP_NONE};
-    if (s.role == NULL || b->status != STW_STATUS_OK) return;
-    look_at_role(&s);
-    const stw_transfer transfer = pieces_of(&s);
-    stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_WEIGHT_SYNC,
-                                         .repeat = STW_REPEAT_EVERY_ITERATION,
-                                         .by_stowage = true,
-                                         .transfer = transfer});
-    by_pieces(&s);
     stw_end_movement(b);
 }
 

@@ -35,10 +35,6 @@ typedef struct stw_sync_source {
 const stw_role *stw_sync_role(const stw_job *job);
 /** The movement; nothing without a rollout role. Parked parameters come back for it. */
 void stw_build_weight_sync(stw_builder *b, const stw_sync_source *source);
-/** The movement of an engine whose weight sync is Stowage's own: piece by piece, from parameters on
- * the GPU and on the host alike, cast before they travel; each rank of the rollout receives what
- * its layers hold and no more. It is planned; no executor issues it yet. */
-void stw_build_piece_sync(stw_builder *b);
 /** The source of an engine whose ranks hold chunks of whole tensors (gather.h). */
 stw_sync_source stw_sync_of_chunks(const stw_job *job);
 

@@ -415,6 +415,15 @@ double stw_plan_estimate_s(const stw_plan *plan, double objective_s) {
     return isfinite(load_s) ? objective_s - load_s / STW_LOAD_SPREAD : objective_s;
 }
 
+bool stw_plan_is_unexecuted(const stw_plan *plan, stw_phase phase) {
+    for (uint32_t k = 0; plan->programs != NULL && k < plan->job->n_kinds; k++) {
+        const stw_movement *m =
+            plan->programs[k] != NULL ? stw_program_movement(plan->programs[k], phase) : NULL;
+        if (m != NULL && m->by_stowage && !m->inside && !m->executable) return true;
+    }
+    return false;
+}
+
 double stw_plan_iteration_s(const stw_plan *plan) {
     double seconds = 0.0;
     if (stw_plan_passes(plan, STW_PHASE_FORWARD_BACKWARD) == 0) return (double)NAN;

@@ -223,6 +223,9 @@ double stw_plan_estimate_s(const stw_plan *plan, double objective_s);
 /** Seconds of an iteration after the first: the sum of time_s over its passes. NaN where the time
  * of one of its phases is unknown, or forward and backward are not in the program. */
 double stw_plan_iteration_s(const stw_plan *plan);
+/** Is the trainer's movement of a phase Stowage's own, and no executor of this build issues it? Its
+ * seconds are those of a plan alone. */
+bool stw_plan_is_unexecuted(const stw_plan *plan, stw_phase phase);
 /** Seconds of a later step that go by beside the next forward (optimizer.overlap): time_s has what
  * is left of it, the first step's seconds are all of them. 0: none. */
 double stw_plan_hidden_s(const stw_plan *plan);

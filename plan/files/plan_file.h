@@ -13,9 +13,9 @@ const char *stw_plan_state_group(const stw_plan *plan);
 uint64_t stw_plan_decision_count(const stw_plan *plan, uint32_t i);
 /** Slots or groups that are live at once. */
 uint32_t stw_plan_prefetch_live(const stw_plan *plan);
-/** Who executes a movement: "stowage" or the framework's engine. */
-/* Does some state pass through a ring? Else prefetch has no meaning. */
+/** Does some state pass through a ring? Else prefetch has no meaning. */
 bool stw_plan_streams(const stw_plan *plan);
+/** Who executes a movement: "stowage", "planned, not executed" or the framework's engine. */
 const char *stw_plan_movement_by(const stw_plan *plan, const stw_movement *movement);
 /** The ranks of a kind and the kinds of node that have such ranks, as text; replaces both. */
 STW_MUST_USE stw_status stw_plan_kind_texts(const stw_plan *plan, uint32_t kind, stw_text *ranks,

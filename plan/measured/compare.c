@@ -333,6 +333,8 @@ static void compare_time(comparer *c, stw_phase phase) {
         line.note = "the first step includes warm-up";
     else if (phase == STW_PHASE_LOAD || phase == STW_PHASE_CHECKPOINT)
         line.note = "depends on storage and page cache";
+    else if (stw_plan_is_unexecuted(c->plan, phase))
+        line.note = "the plan's is planned, not executed by Stowage: another one was measured";
     else if (isnan(predicted))
         line.note = c->plan->verdict == STW_VERDICT_DOES_NOT_FIT
                         ? "the plan does not fit: no time is predicted"

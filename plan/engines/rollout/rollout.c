@@ -62,7 +62,7 @@ static stw_status check_sizes(const stw_job *job, uint32_t number, const stw_rol
     return stw_rollout_check_cuts(role, number, err);
 }
 
-static stw_rollout_role resolve(const stw_job *job, uint32_t number) {
+stw_rollout_role stw_rollout_resolve(const stw_job *job, uint32_t number) {
     const stw_role *spec = job->roles[number].spec;
     const uint64_t positions = job->model->max_positions;
     stw_rollout_role role = {job->model,          spec,        spec->parallel.tp, spec->parallel.ep,
@@ -150,7 +150,7 @@ static stw_status make(const stw_job *job, uint32_t number, const void **figures
     const stw_cluster *cluster = job->cluster;
     const bool sglang = is_sglang(job, number), alone = stw_role_is_alone(job->roles, number);
     stw_rollout_figures *f = stw_pool_alloc(job->pool, sizeof *f);
-    const stw_rollout_role role = resolve(job, number);
+    const stw_rollout_role role = stw_rollout_resolve(job, number);
     if (f == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "roles", "out of memory");
     if (!job->model->facts_known)
         return stw_fail(err, STW_STATUS_BAD_INPUT, NULL,
@@ -265,7 +265,7 @@ static void describe(const stw_job *job, uint32_t role, char *out, size_t out_si
     stw_bytes_format(f->cache, cache, sizeof cache);
     snprintf(out, out_size, "weights %s, KV cache %s (%.1f sequences of %llu tokens), asleep %s",
              weights, cache, f->sequence > 0 ? (double)f->cache / (double)f->sequence : 0.0,
-             (unsigned long long)resolve(job, role).max_model_len,
+             (unsigned long long)stw_rollout_resolve(job, role).max_model_len,
              !f->sleeps         ? "never"
              : f->keeps_on_host ? "between rollouts, with weights on the host"
                                 : "between rollouts, without weights");
@@ -276,7 +276,7 @@ static size_t facts(const stw_job *job, uint32_t role, stw_role_fact *out) {
     size_t n = 0;
     out[n++] = (stw_role_fact){"weights_bytes", f->weights};
     out[n++] = (stw_role_fact){"kv_cache_bytes", f->cache};
-    out[n++] = (stw_role_fact){"sequence_tokens", resolve(job, role).max_model_len};
+    out[n++] = (stw_role_fact){"sequence_tokens", stw_rollout_resolve(job, role).max_model_len};
     out[n++] = (stw_role_fact){"sequence_bytes", f->sequence};
     out[n++] = (stw_role_fact){"sequences", f->sequence > 0 ? f->cache / f->sequence : 0};
     return n;

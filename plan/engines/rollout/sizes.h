@@ -36,6 +36,21 @@ typedef struct stw_rollout_figures {
 /** Weights of a rank as vLLM's layers cut them, with the table of rotary positions.
  * @param rounding out, may be NULL: what page-locking them block by block adds on the host */
 uint64_t stw_rollout_weight_bytes(const stw_rollout_role *role, uint64_t *rounding);
+
+/** How the ranks of an engine cut a tensor between them. */
+typedef struct stw_rollout_cut {
+    uint64_t numel;
+    uint32_t parts;  /* that differ; 1: every rank has all of it */
+    uint32_t copies; /* neighbouring ranks with the same part */
+    uint64_t run;    /* elements of a part that is one run of the tensor (rows of dimension 0); 0: a
+                        part has its share of every row, or of every expert */
+} stw_rollout_cut;
+stw_rollout_cut stw_rollout_cut_of(const stw_rollout_role *role, const stw_tensor *tensor);
+/** Of elements [first, first + n) of the tensor those that rank `rank` of the engines holds; a
+ * share of them is rounded up. */
+uint64_t stw_rollout_meet(const stw_rollout_cut *cut, uint32_t rank, uint64_t first, uint64_t n);
+/** A rollout role with what its keys leave open. @param number of the role in the job */
+stw_rollout_role stw_rollout_resolve(const stw_job *job, uint32_t number);
 /** Refuse sizes by which vLLM cannot cut: BAD_INPUT. @param number of the role */
 STW_MUST_USE stw_status stw_rollout_check_cuts(const stw_rollout_role *role, uint32_t number,
                                                stw_error *err);

@@ -91,6 +91,55 @@ static uint64_t elements(const stw_rollout_role *role, const stw_tensor *t) {
     return stw_div_up_u64(t->numel, role->tp);
 }
 
+/* RowParallelLinear: cut by columns. */
+static bool is_cut_by_columns(const stw_tensor *t) {
+    static const char *const names[] = {
+        "o_proj.weight", "out_proj.weight",    "down_proj.weight", "attn.proj.weight", "fc2.weight",
+        "c_proj.weight", "linear_proj.weight", "dense.weight",     "w2.weight",        NULL};
+    return is_any(t->name, names);
+}
+
+/* QKVParallelLinear and MergedColumnParallelLinear of tensors that are stored merged: a rank's rows
+ * are several runs. */
+static bool is_merged(const stw_tensor *t) {
+    static const char *const parts[] = {"qkv", "gate_up", "in_proj", "conv1d", "linear_fc1"};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (strstr(t->name, parts[i]) != NULL) return true;
+    return false;
+}
+
+stw_rollout_cut stw_rollout_cut_of(const stw_rollout_role *role, const stw_tensor *t) {
+    const stw_block_facts *facts = facts_of(role, t);
+    const uint64_t rows = t->rank > 0 ? stw_max_u64(t->shape[0], 1) : 1, row = t->numel / rows;
+    stw_rollout_cut cut = {.numel = t->numel, .parts = role->tp, .copies = 1};
+    if (t->expert && role->ep > 1) {
+        const uint64_t experts = stw_max_u64(facts->experts, 1);
+        cut.parts = role->ep;
+        if (t->experts > 1)
+            cut.run = stw_times(t->numel / experts, stw_div_up_u64(experts, role->ep));
+    } else if (!t->expert && is_vocabulary(role, t)) {
+        cut.run = stw_times(stw_round_up_u64(rows, VOCAB_STEP) / role->tp, row);
+    } else if (!t->expert && is_whole(t)) {
+        cut.parts = 1;
+    } else if (!t->expert && is_kv(t) && facts->kv_heads > 0 && facts->kv_heads < role->tp) {
+        cut.parts = (uint32_t)facts->kv_heads;
+        cut.copies = role->tp / cut.parts;
+        cut.run = t->numel / cut.parts;
+    } else if (!t->expert && !is_cut_by_columns(t) && !is_merged(t)) {
+        cut.run = stw_times(stw_div_up_u64(rows, role->tp), row);
+    }
+    return cut;
+}
+
+uint64_t stw_rollout_meet(const stw_rollout_cut *cut, uint32_t rank, uint64_t first, uint64_t n) {
+    if (cut->run == 0 || cut->parts <= 1) return stw_div_up_u64(n, stw_max_u64(cut->parts, 1));
+    const uint32_t part = rank / cut->copies % cut->parts;
+    const uint64_t begin = stw_min_u64(stw_times(cut->run, part), cut->numel);
+    const uint64_t end = stw_min_u64(stw_plus(begin, cut->run), cut->numel);
+    const uint64_t from = stw_max_u64(begin, first), to = stw_min_u64(end, stw_plus(first, n));
+    return to > from ? to - from : 0;
+}
+
 /* Layers whose matrices are quantized: those of blocks, without the replicated ones. */
 static bool is_quantized(const stw_rollout_role *role, const stw_tensor *t) {
     const stw_block_facts *facts = facts_of(role, t);

@@ -9,7 +9,7 @@
 #include "plan/engines/layouts.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/partition.h"
-#include "plan/engines/weight_sync.h"
+#include "plan/engines/piece_sync.h"
 
 /* What CUDA keeps on the GPU for the host arena, and further copies of state on NVMe. */
 static void build_shadows(stw_builder *b) {
