@@ -5,6 +5,7 @@
 
 file(GLOB STW_IDENTITY_SOURCES CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
     "${PROJECT_SOURCE_DIR}/core/*.[ch]" "${PROJECT_SOURCE_DIR}/models/*.[ch]"
+    "${PROJECT_SOURCE_DIR}/models/names/*.csv"
     "${PROJECT_SOURCE_DIR}/plan/*/*.[ch]" "${PROJECT_SOURCE_DIR}/plan/*/*/*.[ch]"
     "${PROJECT_SOURCE_DIR}/backend/*.[ch]" "${PROJECT_SOURCE_DIR}/backend/*/*.[ch]"
     "${PROJECT_SOURCE_DIR}/backend/*/*.cu")
