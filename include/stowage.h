@@ -149,6 +149,67 @@ typedef struct stw_tensor_t {
 /** Tensor i in the order of the forward pass. */
 STW_API int stw_get_tensor(const stw_model_t *model, uint32_t i, stw_tensor_t *out, size_t size);
 
+/* ---- published files ----------------------------------------------------------------------- */
+
+/* Models name tensors as the reference implementation builds them, with routed experts fused over
+ * dimension 0. Published files may name and cut them otherwise: experts one by one, gate and up
+ * apart, matrices transposed, weights in fp8 with scales of blocks. */
+
+typedef struct stw_published_list_t stw_published_list_t;
+
+/** The published files of a model. The list borrows the model.
+ * @return BAD_INPUT where the model's shapes cannot be cut as its model_type says */
+STW_API_CHECKED stw_status_t stw_list_published(const stw_model_t *model,
+                                                stw_published_list_t **out, stw_error_t *error);
+STW_API void stw_free_published(stw_published_list_t *list);
+
+typedef struct stw_published_t {
+    const char *name, *dtype; /* as in the files ("BF16", "F8_E4M3") */
+    const char *kind; /* "weight"; "buffer"; "scale": of the blocks of a weight; "extra": no part of
+                         the model that is trained (layers of multi-token prediction, a copy of a
+                         tied head, masks) */
+    uint32_t dimensions;
+    uint64_t shape[STOWAGE_MAX_RANK];
+} stw_published_t;
+/** Tensor i of the published files, in the order of the model's tensors. */
+STW_API int stw_get_published(const stw_published_list_t *list, uint32_t i, stw_published_t *out,
+                              size_t size);
+
+typedef struct stw_published_part_t {
+    const char *tensor_name;   /* of the model: a parameter, a buffer or an extra tensor */
+    uint32_t tensor;           /* index of stw_get_tensor; UINT32_MAX unless it is a parameter */
+    uint32_t published, scale; /* indices of stw_get_published; scale: UINT32_MAX without one */
+    const char *way;           /* "as is"; "transposed": the last two dimensions are swapped;
+                                  "mxfp4", "int4": packed */
+    uint32_t dimensions, published_dimensions;
+    /* Boxes of equally many elements in the tensor and in the published one (of a packed one
+     * before it was packed): first element and count along each dimension. Experts one by one:
+     * count[0] is 1, and the published tensor lacks that dimension. */
+    uint64_t first[STOWAGE_MAX_RANK], count[STOWAGE_MAX_RANK];
+    uint64_t published_first[STOWAGE_MAX_RANK], published_count[STOWAGE_MAX_RANK];
+} stw_published_part_t;
+/** Part i, in the order of the model's tensors. Each element of each tensor is in one part. */
+STW_API int stw_get_published_part(const stw_published_list_t *list, uint32_t i,
+                                   stw_published_part_t *out, size_t size);
+
+typedef struct stw_weights_t stw_weights_t;
+
+/** Open the weights of a model: a safetensors file, index or folder, with the model's own names or
+ * published ones, also mixed. The handle borrows the model. Any number of threads may read.
+ * @return BAD_INPUT names the path, the tensor, the found and the expected shape */
+STW_API_CHECKED stw_status_t stw_open_weights(const stw_model_t *model, const char *path,
+                                              stw_weights_t **out, stw_error_t *error);
+STW_API void stw_free_weights(stw_weights_t *weights);
+/** dtype in which stw_read_weights gives a tensor: the stored one, "F32" for tensors with scales,
+ * which are expanded; "" past the end. */
+STW_API const char *stw_get_weights_dtype(const stw_weights_t *weights, uint32_t tensor);
+/** Read a box of a tensor (index of stw_get_tensor) into host memory, in C order; blocks.
+ * @param first, count one number for each dimension
+ * @param bytes of out: those of the box's elements, else USAGE */
+STW_API_CHECKED stw_status_t stw_read_weights(stw_weights_t *weights, uint32_t tensor,
+                                              const uint64_t *first, const uint64_t *count,
+                                              void *out, uint64_t bytes, stw_error_t *error);
+
 /* ---- plans --------------------------------------------------------------------------------- */
 
 typedef struct stw_plan_t stw_plan_t;

@@ -1,90 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L /* pread */
+#include "backend/executor/weights.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "backend/executor/executor.h"
+#include "backend/host/kernels.h"
 #include "backend/host/loops.h"
 #include "core/checked.h"
-#include "core/log.h"
-#include "core/text.h"
-#include "models/safetensors.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#define SAMPLE_BYTES (64ull << 10) /* one block */
-#define MOST_SAMPLES 17u           /* of a file: first, last and evenly between */
-#define ALL_SAMPLES 1024u          /* of all files; three of each at least */
-
-/* Elements of a tensor in the sample, and those that are NaN or infinite. */
-typedef struct stw_seen {
-    uint64_t elements, odd;
-} stw_seen;
-
-struct stw_weights {
-    const stw_model *model; /* borrowed */
-    uint64_t seed;
-    uint64_t *first;      /* [n_tensors] number of a tensor's first element, for seeded weights */
-    stw_safetensors *set; /* NULL: seeded weights */
-    const stw_safetensors_entry **entries; /* [n_tensors] */
-    int *files;                            /* [set->n_files] descriptors, -1 where not open */
-    stw_seen *seen;                        /* [n_tensors] of the sample */
-};
+#define SCRATCH_BYTES (256u << 10) /* of a read that expands or transposes */
 
 static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "weights", "out of memory");
 }
 
-static void format_shape(uint32_t rank, const uint64_t *shape, char *out, size_t out_size) {
-    stw_text text = STW_TEXT_INIT;
-    for (uint32_t i = 0; i < rank; i++)
-        stw_text_printf(&text, "%s%llu", i > 0 ? ", " : "", (unsigned long long)shape[i]);
-    snprintf(out, out_size, "[%s]", text.data != NULL ? text.data : "");
-    stw_text_free(&text);
-}
-
-/* The entry of a tensor, with the model's shape and a dtype of whole bytes. */
-static stw_status match(const stw_safetensors *set, const stw_tensor *tensor, const char *path,
-                        const stw_safetensors_entry **out, stw_error *err) {
-    const stw_safetensors_entry *entry = stw_safetensors_find(set, tensor->name);
-    *out = entry;
-    if (entry == NULL)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, path, "holds no tensor %.200s", tensor->name);
-    if (entry->rank != tensor->rank ||
-        memcmp(entry->shape, tensor->shape, tensor->rank * sizeof(uint64_t)) != 0) {
-        char found[160], expected[160];
-        format_shape(entry->rank, entry->shape, found, sizeof found);
-        format_shape(tensor->rank, tensor->shape, expected, sizeof expected);
-        return stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                        "tensor %.200s has shape %s, the plan's model has %s", tensor->name, found,
-                        expected);
-    }
-    uint64_t bytes = 0;
-    unsigned bits = stw_dtype_bits(entry->dtype);
-    stw_status status = stw_mul_u64(tensor->numel, bits / 8, &bytes, tensor->name, err);
-    if (status != STW_STATUS_OK) return status;
-    if (bits % 8 != 0 || bytes != entry->bytes)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                        "tensor %.200s of dtype %s has %llu bytes for %llu elements", tensor->name,
-                        stw_dtype_name(entry->dtype), (unsigned long long)entry->bytes,
-                        (unsigned long long)tensor->numel);
-    return STW_STATUS_OK;
-}
+/* ---- opening ---- */
 
 static stw_status open_files(stw_weights *w, const char *path, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(stw_safetensors_open(path, &w->set, err));
-    w->entries = calloc(w->model->n_tensors + 1u, sizeof *w->entries);
-    w->files = calloc(w->set->n_files + 1u, sizeof *w->files);
-    w->seen = calloc(w->model->n_tensors + 1u, sizeof *w->seen);
-    if (w->entries == NULL || w->files == NULL || w->seen == NULL) STW_TRY(no_memory(err));
-    for (uint32_t f = 0; f < w->set->n_files; f++) w->files[f] = -1;
-    for (uint32_t t = 0; t < w->model->n_tensors; t++)
-        STW_TRY(match(w->set, &w->model->tensors[t], path, &w->entries[t], err));
+    w->tensors = stw_pool_array(w->pool, w->model->n_tensors + 1u, sizeof *w->tensors);
+    w->files = stw_pool_array(w->pool, w->set->n_files + 1u, sizeof *w->files);
+    w->seen = stw_pool_array(w->pool, w->model->n_tensors + 1u, sizeof *w->seen);
+    if (w->files != NULL)
+        for (uint32_t f = 0; f < w->set->n_files; f++) w->files[f] = -1;
+    if (w->tensors == NULL || w->files == NULL || w->seen == NULL) STW_TRY(no_memory(err));
+    STW_TRY(stw_weights_find(w, path, err));
     for (uint32_t f = 0; f < w->set->n_files; f++) {
         w->files[f] = open(w->set->files[f], O_RDONLY | O_CLOEXEC);
         if (w->files[f] < 0)
@@ -99,11 +43,16 @@ stw_status stw_weights_open(const stw_model *model, const char *path, uint64_t s
                             stw_weights **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     *out = NULL;
-    stw_weights *w = calloc(1, sizeof *w);
-    if (w == NULL) return no_memory(err);
+    stw_pool *pool = stw_pool_new();
+    stw_weights *w = pool != NULL ? stw_pool_alloc(pool, sizeof *w) : NULL;
+    if (w == NULL) {
+        stw_pool_free(pool);
+        return no_memory(err);
+    }
+    w->pool = pool;
     w->model = model;
     w->seed = seed;
-    w->first = calloc(model->n_tensors + 1u, sizeof *w->first);
+    w->first = stw_pool_array(pool, model->n_tensors + 1u, sizeof *w->first);
     if (w->first == NULL) STW_TRY(no_memory(err));
     for (uint32_t t = 0; t < model->n_tensors; t++)
         w->first[t + 1] = w->first[t] + model->tensors[t].numel;
@@ -119,25 +68,24 @@ void stw_weights_close(stw_weights *w) {
     if (w == NULL) return;
     for (uint32_t f = 0; w->files != NULL && f < w->set->n_files; f++)
         if (w->files[f] >= 0) close(w->files[f]);
-    free(w->files);
-    free(w->entries);
-    free(w->seen);
-    free(w->first);
     stw_safetensors_free(w->set);
-    free(w);
+    stw_pool_free(w->pool);
 }
 
 stw_dtype stw_weights_dtype(const stw_weights *w, uint32_t tensor) {
-    return w->set == NULL ? STW_DTYPE_F32 : w->entries[tensor]->dtype;
+    return w->set == NULL ? STW_DTYPE_F32 : w->tensors[tensor].dtype;
 }
 
 const char *stw_weights_file(const stw_weights *w, uint32_t tensor) {
-    const char *path = w->set->files[w->entries[tensor]->file], *slash = strrchr(path, '/');
+    const uint32_t file = w->tensors[tensor].sources[0].entry->file;
+    const char *path = w->set->files[file], *slash = strrchr(path, '/');
     return slash != NULL ? slash + 1 : path;
 }
 
-static stw_status read_exactly(const stw_weights *w, uint32_t file, const char *what,
-                               uint64_t offset, void *out, uint64_t bytes, stw_error *err) {
+/* ---- reading ---- */
+
+stw_status stw_weights_read_bytes(const stw_weights *w, uint32_t file, const char *what,
+                                  uint64_t offset, void *out, uint64_t bytes, stw_error *err) {
     const uint64_t call_bytes = 64ull << 20;
     const char *path = w->set->files[file];
     for (uint64_t done = 0; done < bytes;) {
@@ -156,6 +104,200 @@ static stw_status read_exactly(const stw_weights *w, uint32_t file, const char *
     return STW_STATUS_OK;
 }
 
+/* Elements [first, first + n) of a tensor of the files, as they are stored there. */
+static stw_status read_stored(const stw_weights *w, const stw_safetensors_entry *entry,
+                              uint64_t first, uint64_t n, void *out, stw_error *err) {
+    const uint64_t size = stw_dtype_bits(entry->dtype) / 8;
+    return stw_weights_read_bytes(w, entry->file, entry->name, entry->offset_bytes + first * size,
+                                  out, n * size, err);
+}
+
+/* ---- block scales ---- */
+
+/* An fp8 tensor as matrices with scales. */
+typedef struct scaled {
+    const stw_weights_source *source;
+    uint64_t rows, columns;             /* of a matrix */
+    uint64_t block_rows, block_columns; /* elements with one scale */
+    uint64_t scale_rows, scale_columns; /* scales of a matrix */
+    uint64_t at;                        /* row of scales that is in `scales` */
+    float *scales;                      /* [scale_columns] */
+    unsigned char *raw;                 /* [SCRATCH_BYTES] */
+} scaled;
+
+/* Elements along a dimension that share a scale. */
+static uint64_t block_of(uint64_t extent, uint64_t scales) {
+    return scales == stw_div_up_u64(extent, 128) ? 128 : extent / scales;
+}
+
+static stw_status begin_scaled(const stw_weights_source *source, scaled *out, stw_error *err) {
+    const stw_safetensors_entry *e = source->entry, *s = source->scale;
+    const uint64_t one = stw_dtype_bits(s->dtype) / 8;
+    *out = (scaled){.source = source, .at = UINT64_MAX, .scale_rows = 1, .scale_columns = 1};
+    out->rows = e->shape[e->rank - 2];
+    out->columns = e->shape[e->rank - 1];
+    out->block_rows = out->rows;
+    out->block_columns = out->columns;
+    if (s->bytes != one) {
+        out->scale_rows = s->shape[s->rank - 2];
+        out->scale_columns = s->shape[s->rank - 1];
+        out->block_rows = block_of(out->rows, out->scale_rows);
+        out->block_columns = block_of(out->columns, out->scale_columns);
+    }
+    out->scales = calloc((size_t)out->scale_columns, sizeof *out->scales);
+    out->raw = malloc(SCRATCH_BYTES);
+    return out->scales != NULL && out->raw != NULL ? STW_STATUS_OK : no_memory(err);
+}
+
+static void end_scaled(scaled *s) {
+    free(s->scales);
+    free(s->raw);
+}
+
+static stw_status read_scales(const stw_weights *w, scaled *s, uint64_t row, stw_error *err) {
+    const stw_safetensors_entry *scale = s->source->scale;
+    const uint64_t matrix = row / s->rows, n = s->scale_columns;
+    const uint64_t one = stw_dtype_bits(scale->dtype) / 8;
+    const bool single = scale->bytes == one;
+    const uint64_t at = single ? 0 : matrix * s->scale_rows + row % s->rows / s->block_rows;
+    if (at == s->at) return STW_STATUS_OK;
+    s->at = at;
+    for (uint64_t done = 0, here = 0; done < n; done += here) {
+        here = stw_min_u64(n - done, SCRATCH_BYTES / one);
+        stw_status status = read_stored(w, scale, at * n + done, here, s->raw, err);
+        if (status != STW_STATUS_OK) return status;
+        stw_host_convert(NULL, s->scales + done, STW_ELEMENT_F32, s->raw, scale->dtype, here);
+    }
+    return STW_STATUS_OK;
+}
+
+/* Elements as fp32: the product of each with the scale of its block. */
+static stw_status read_scaled(const stw_weights *w, const stw_weights_source *source,
+                              uint64_t first, uint64_t n, float *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    scaled s;
+    STW_TRY(begin_scaled(source, &s, err));
+    for (uint64_t done = 0, here = 0; done < n; done += here) {
+        const uint64_t row = (first + done) / s.columns, column = (first + done) % s.columns;
+        here = stw_min_u64(stw_min_u64(n - done, s.columns - column), SCRATCH_BYTES);
+        STW_TRY(read_scales(w, &s, row, err));
+        STW_TRY(read_stored(w, source->entry, first + done, here, s.raw, err));
+        float *to = out + done;
+        stw_host_convert(NULL, to, STW_ELEMENT_F32, s.raw, source->entry->dtype, here);
+        for (uint64_t i = 0; i < here; i++) to[i] *= s.scales[(column + i) / s.block_columns];
+    }
+out:
+    end_scaled(&s);
+    return status;
+}
+
+/* ---- matrices that lie the other way round ---- */
+
+/* A part of a matrix of the model: whole rows, or some columns of one row. */
+typedef struct rectangle {
+    uint64_t matrix, row, rows, column, columns;
+} rectangle;
+
+/* Elements row .. row + rows of one column, which are neighbours in the file, as stored. */
+static stw_status read_column(const stw_weights *w, const stw_weights_tensor *t, const rectangle *r,
+                              uint64_t column, unsigned char *out, stw_error *err) {
+    const stw_weights_source *source = &t->sources[t->experts > 1 ? r->matrix : 0];
+    const uint64_t matrix = t->experts > 1 ? 0 : r->matrix;
+    return read_stored(w, source->entry, (matrix * t->columns + column) * t->rows + r->row, r->rows,
+                       out, err);
+}
+
+static stw_status read_swapped(const stw_weights *w, const stw_weights_tensor *t,
+                               const rectangle *r, unsigned char *scratch, unsigned char *out,
+                               stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint64_t size = stw_dtype_bits(t->dtype) / 8;
+    for (uint64_t c = 0; c < r->columns; c++) {
+        STW_TRY(read_column(w, t, r, r->column + c, scratch, err));
+        for (uint64_t i = 0; i < r->rows; i++)
+            memcpy(out + (i * r->columns + c) * size, scratch + i * size, size);
+    }
+out:
+    return status;
+}
+
+/* 4-bit floats (E2M1) by their bits, and powers of two (E8M0): OCP Microscaling Formats 1.0. */
+static const float e2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                               -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
+static float power_of_two(unsigned char e8m0) {
+    if (e8m0 == 255) return stw_float_from_bits(0x7FC00000u);
+    return stw_float_from_bits(e8m0 == 0 ? 1u << 22 : (uint32_t)e8m0 << 23);
+}
+
+static stw_status read_mxfp4(const stw_weights *w, const stw_weights_tensor *t, const rectangle *r,
+                             unsigned char *scratch, float *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_weights_source *source = &t->sources[0];
+    const uint64_t first = r->row / 32, n = (r->row + r->rows - 1) / 32 - first + 1;
+    unsigned char *scales = scratch + n * 16;
+    for (uint64_t c = 0; c < r->columns; c++) {
+        const uint64_t block = (r->matrix * t->columns + r->column + c) * (t->rows / 32) + first;
+        STW_TRY(read_stored(w, source->entry, block * 16, n * 16, scratch, err));
+        STW_TRY(read_stored(w, source->scale, block, n, scales, err));
+        for (uint64_t i = 0; i < r->rows; i++) {
+            const uint64_t at = r->row - first * 32 + i;
+            const unsigned bits = scratch[at / 2] >> (at % 2 * 4) & 15u;
+            out[i * r->columns + c] = e2m1[bits] * power_of_two(scales[at / 32]);
+        }
+    }
+out:
+    return status;
+}
+
+static stw_status read_turned(const stw_weights *w, const stw_weights_tensor *t, uint64_t first,
+                              uint64_t n, unsigned char *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint64_t size = stw_dtype_bits(t->dtype) / 8, matrix = t->rows * t->columns;
+    unsigned char *scratch = malloc(SCRATCH_BYTES);
+    if (scratch == NULL) STW_TRY(no_memory(err));
+    for (uint64_t done = 0; done < n;) {
+        const uint64_t in = (first + done) % matrix, left = n - done;
+        rectangle r = {(first + done) / matrix, in / t->columns, 1, in % t->columns, 0};
+        r.columns = stw_min_u64(left, t->columns - r.column);
+        if (r.column == 0 && left >= t->columns)
+            r.rows = stw_min_u64(stw_min_u64(left / t->columns, t->rows - r.row),
+                                 SCRATCH_BYTES / 8 - 64);
+        if (t->way == STW_NAMES_MXFP4)
+            STW_TRY(read_mxfp4(w, t, &r, scratch, (float *)(void *)(out + done * size), err));
+        else
+            STW_TRY(read_swapped(w, t, &r, scratch, out + done * size, err));
+        done += r.rows * r.columns;
+    }
+out:
+    free(scratch);
+    return status;
+}
+
+/* ---- runs of elements ---- */
+
+/* Elements of a tensor that is composed of others along one dimension: run by run. */
+static stw_status read_runs(const stw_weights *w, const stw_weights_tensor *t, uint64_t first,
+                            uint64_t n, unsigned char *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint64_t size = stw_dtype_bits(t->dtype) / 8, outer = t->outer / t->experts;
+    const uint64_t share = t->extent / t->n, extent = t->whole > 0 ? t->whole : share;
+    for (uint64_t done = 0, here = 0; done < n; done += here) {
+        const uint64_t at = first + done, slice = at / (t->extent * t->inner);
+        const uint64_t in = at % (t->extent * t->inner), k = in / (share * t->inner);
+        const stw_weights_source *source = &t->sources[slice / outer * t->n + k];
+        const uint64_t from =
+            (slice % outer * extent + t->first) * t->inner + in % (share * t->inner);
+        here = stw_min_u64(n - done, (k + 1) * share * t->inner - in);
+        if (source->scale != NULL)
+            STW_TRY(read_scaled(w, source, from, here, (float *)(void *)(out + done * size), err));
+        else
+            STW_TRY(read_stored(w, source->entry, from, here, out + done * size, err));
+    }
+out:
+    return status;
+}
+
 stw_status stw_weights_read(stw_weights *w, uint32_t tensor, uint64_t first, uint64_t count,
                             void *out, stw_error *err) {
     const stw_tensor *t = &w->model->tensors[tensor];
@@ -167,133 +309,7 @@ stw_status stw_weights_read(stw_weights *w, uint32_t tensor, uint64_t first, uin
         stw_host_loops_get(0)->seed_weights(out, count, w->first[tensor] + first, w->seed);
         return STW_STATUS_OK;
     }
-    const stw_safetensors_entry *entry = w->entries[tensor];
-    uint64_t size = stw_dtype_bits(entry->dtype) / 8;
-    return read_exactly(w, entry->file, entry->name, entry->offset_bytes + first * size, out,
-                        count * size, err);
-}
-
-/* ---- a sample of the files ---- */
-
-static unsigned long long hash_of(const void *data, uint64_t bytes) {
-    return XXH3_64bits(data, (size_t)bytes);
-}
-
-/* The bits of the exponent, all of which NaN and infinity have; 0 for other dtypes. */
-static uint64_t exponent_bits(stw_dtype dtype) {
-    switch (dtype) {
-    case STW_DTYPE_F64:
-        return 0x7ff0000000000000u;
-    case STW_DTYPE_F32:
-        return 0x7f800000u;
-    case STW_DTYPE_F16:
-        return 0x7c00u;
-    case STW_DTYPE_BF16:
-        return 0x7f80u;
-    default:
-        return 0;
-    }
-}
-
-/* Count the elements of every tensor that lie whole in bytes [at, at + bytes) of the file. */
-static void count_odd(const stw_weights *w, uint32_t file, const unsigned char *block, uint64_t at,
-                      uint64_t bytes) {
-    for (uint32_t t = 0; t < w->model->n_tensors; t++) {
-        const stw_safetensors_entry *e = w->entries[t];
-        const uint64_t mask = exponent_bits(e->dtype), size = stw_dtype_bits(e->dtype) / 8;
-        if (e->file != file || mask == 0 || e->offset_bytes >= at + bytes ||
-            e->offset_bytes + e->bytes <= at)
-            continue;
-        uint64_t behind = at > e->offset_bytes ? (at - e->offset_bytes) % size : 0;
-        uint64_t from =
-            at > e->offset_bytes ? (behind > 0 ? size - behind : 0) : e->offset_bytes - at;
-        const uint64_t end = stw_min_u64(bytes, e->offset_bytes + e->bytes - at);
-        for (; from + size <= end; from += size) {
-            uint64_t bits = 0;
-            memcpy(&bits, block + from, size); /* little-endian, as the files are */
-            w->seen[t].elements++;
-            w->seen[t].odd += (bits & mask) == mask;
-        }
-    }
-}
-
-void stw_weights_warn(const stw_weights *w) {
-    const uint32_t most = 3;
-    uint32_t n = 0;
-    for (uint32_t t = 0; w != NULL && w->set != NULL && t < w->model->n_tensors; t++) {
-        if (w->seen[t].odd == 0 || ++n > most) continue;
-        stw_log(STW_LOG_WARN,
-                "weights: %.200s: %llu of the %llu elements that were sampled are NaN or infinite",
-                w->model->tensors[t].name, (unsigned long long)w->seen[t].odd,
-                (unsigned long long)w->seen[t].elements);
-    }
-    if (n > most)
-        stw_log(STW_LOG_WARN, "weights: %u further tensors have NaN or infinite elements",
-                n - most);
-}
-
-static stw_status sample_blocks(const stw_weights *w, uint32_t file, const char *name,
-                                uint64_t data_offset, stw_text *out, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    unsigned char *block = malloc(SAMPLE_BYTES);
-    uint64_t data = w->set->file_bytes[file] - data_offset, before = UINT64_MAX;
-    uint64_t bytes = stw_min_u64(data, SAMPLE_BYTES), last = data - bytes;
-    uint64_t n = stw_min_u64(MOST_SAMPLES, stw_max_u64(3, ALL_SAMPLES / w->set->n_files));
-    if (block == NULL) STW_TRY(no_memory(err));
-    for (uint64_t k = 0; k < n && data > 0; k++) {
-        uint64_t at = last / (n - 1) * k + last % (n - 1) * k / (n - 1);
-        if (at == before) continue;
-        before = at;
-        at += data_offset;
-        STW_TRY(read_exactly(w, file, "its data", at, block, bytes, err));
-        count_odd(w, file, block, at, bytes);
-        stw_text_printf(out, "weights: %s at byte %llu = %016llx\n", name, (unsigned long long)at,
-                        hash_of(block, bytes));
-    }
-out:
-    free(block);
-    return status;
-}
-
-static stw_status sample_file(const stw_weights *w, uint32_t file, stw_text *out, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    unsigned char first[8], *header = NULL;
-    uint64_t length = 0;
-    const char *path = w->set->files[file], *slash = strrchr(path, '/');
-    stw_text name = STW_TEXT_INIT; /* on one line */
-    stw_text_append_printable(&name, slash != NULL ? slash + 1 : path);
-    STW_TRY(stw_text_status(&name, err));
-    STW_TRY(read_exactly(w, file, "its header", 0, first, sizeof first, err));
-    for (int i = 7; i >= 0; i--) length = length << 8 | first[i];
-    if (length > w->set->file_bytes[file] - sizeof first)
-        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                         "its header is longer than when it was opened"));
-    header = malloc((size_t)length + 1);
-    if (header == NULL) STW_TRY(no_memory(err));
-    STW_TRY(read_exactly(w, file, "its header", sizeof first, header, length, err));
-    stw_text_printf(out, "weights: file %u = %s\nweights: %s bytes = %llu\n", file + 1, name.data,
-                    name.data, (unsigned long long)w->set->file_bytes[file]);
-    stw_text_printf(out, "weights: %s header = %016llx\n", name.data, hash_of(header, length));
-    STW_TRY(sample_blocks(w, file, name.data, sizeof first + length, out, err));
-out:
-    free(header);
-    stw_text_free(&name);
-    return status;
-}
-
-stw_status stw_weights_sample(const stw_weights *w, stw_text *out, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    uint64_t places = 0;
-    if (w->set == NULL) return STW_STATUS_OK;
-    stw_text_printf(out, "weights: files = %u\n", w->set->n_files);
-    for (uint32_t f = 0; f < w->set->n_files; f++) STW_TRY(sample_file(w, f, out, err));
-    /* An index may say that a tensor comes from another one of the files. */
-    for (uint32_t t = 0; t < w->model->n_tensors; t++) {
-        const uint64_t place[] = {w->entries[t]->file, w->entries[t]->offset_bytes};
-        places = XXH3_64bits_withSeed(place, sizeof place, places);
-    }
-    stw_text_printf(out, "weights: places of the tensors = %016llx\n", (unsigned long long)places);
-    STW_TRY(stw_text_status(out, err));
-out:
-    return status;
+    const stw_weights_tensor *from = &w->tensors[tensor];
+    if (from->way == STW_NAMES_AS_IS) return read_runs(w, from, first, count, out, err);
+    return read_turned(w, from, first, count, out, err);
 }
