@@ -86,6 +86,15 @@ static void open_nothing(job *j) {
     stw_free_model(model);
 }
 
+static void list_published(job *j) {
+    stw_model_t *model = NULL;
+    stw_published_list_t *list = NULL;
+    j->status = stw_open_model("DeepSeek-V3", &model, error);
+    if (j->status == STOWAGE_OK) j->status = stw_list_published(model, &list, error);
+    stw_free_published(list);
+    stw_free_model(model);
+}
+
 /* ... with the settings given; the plan is freed. */
 static void plan_with(job *j, const char *cluster, const char *const *settings, size_t n) {
     const stw_plan_options_t options = {
@@ -249,13 +258,13 @@ static void free_all(job *j) {
 
 static void takes_little_stack(void) {
     static const job calls[] = {
-        CALL(nothing),      CALL(open_model),  CALL(open_zoo),      CALL(open_nothing),
-        CALL(plan_here),    CALL(plan_fsdp2),  CALL(plan_megatron), CALL(plan_deepspeed),
-        CALL(plan_large),   CALL(plan_roles),  CALL(make_plan),     CALL(write_plan),
-        CALL(read_plan),    CALL(walk_plan),   CALL(execute_plan),  CALL(write_result),
-        CALL(open_session), CALL(load),        CALL(seed),          CALL(step),
-        CALL(digest),       CALL(adopt),       CALL(plan_bound),    CALL(open_optimizer),
-        CALL(begin_step),   CALL(finish_step), CALL(free_all),
+        CALL(nothing),        CALL(open_model),   CALL(open_zoo),    CALL(open_nothing),
+        CALL(list_published), CALL(plan_here),    CALL(plan_fsdp2),  CALL(plan_megatron),
+        CALL(plan_deepspeed), CALL(plan_large),   CALL(plan_roles),  CALL(make_plan),
+        CALL(write_plan),     CALL(read_plan),    CALL(walk_plan),   CALL(execute_plan),
+        CALL(write_result),   CALL(open_session), CALL(load),        CALL(seed),
+        CALL(step),           CALL(digest),       CALL(adopt),       CALL(plan_bound),
+        CALL(open_optimizer), CALL(begin_step),   CALL(finish_step), CALL(free_all),
     };
     job state = {0};
     size_t least = 0;
