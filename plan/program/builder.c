@@ -19,7 +19,7 @@ void stw_builder_init(stw_builder *b, const stw_job *job, const stw_decisions *d
         b->status = stw_fail(err, STW_STATUS_NO_MEMORY, "program", "out of memory");
     if (program->with_tensors) {
         b->shard_tensors = program->n_tensors;
-        program->n_tensors += job->model->n_blocks + 2;
+        program->n_tensors += job->model->n_blocks + 2 + job->model->n_tensors;
     }
 }
 

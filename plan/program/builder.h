@@ -28,8 +28,9 @@ typedef struct stw_builder {
     const char *from_what; /* why host bytes are there from now on (ledger.h); NULL: as usual */
     bool skipping; /* of a movement that the program does not hold: only allocs and frees stay */
     stw_extent
-        *shard_grads;       /* [model.n_blocks] lazily made gradients, live from backward to step */
-    uint32_t shard_tensors; /* tensors of shard_grads, by block, and two more (tensors.h) */
+        *shard_grads; /* [model.n_blocks] lazily made gradients, live from backward to step */
+    uint32_t
+        shard_tensors; /* tensors of shard_grads, by block, two more, and the model's (tensors.h) */
     uint32_t step_tensors;  /* of what is there during a step alone */
     uint8_t tensors_unless; /* micro batches, see stw_tensors_unless */
     struct stw_park *park;  /* what is on the host between updates (engines/park.h); NULL: none */

@@ -64,6 +64,16 @@ uint32_t stw_tensor_take(stw_builder *b, uint32_t stream, uint64_t bytes) {
     return tensor;
 }
 
+void stw_tensor_rename(stw_builder *b, uint32_t tensor, uint32_t known) {
+    stw_tensor_event *events = b->program->events;
+    if (tensor == STW_NO_TENSOR) return;
+    for (uint32_t i = b->program->n_events; i-- > 0;) {
+        if (events[i].tensor != tensor || events[i].change != STW_TENSOR_TAKE) continue;
+        events[i].tensor = known;
+        return;
+    }
+}
+
 void stw_tensor_drop(stw_builder *b, uint32_t tensor) {
     if (tensor == STW_NO_TENSOR) return;
     append(b, (stw_tensor_event){.change = STW_TENSOR_DROP, .tensor = tensor});

@@ -28,6 +28,9 @@ void stw_tensors_instead_of_these(stw_builder *b, uint32_t first_op);
 uint32_t stw_tensor_take(stw_builder *b, uint32_t stream, uint64_t bytes);
 /** The same for a tensor whose number is known: it may appear once per iteration. */
 void stw_tensor_take_as(stw_builder *b, uint32_t tensor, uint32_t stream, uint64_t bytes);
+/** A tensor that has been taken gets a number that is known elsewhere; STW_NO_TENSOR does nothing.
+ */
+void stw_tensor_rename(stw_builder *b, uint32_t tensor, uint32_t known);
 /** It goes; nothing if it is not there. STW_NO_TENSOR does nothing. */
 void stw_tensor_drop(stw_builder *b, uint32_t tensor);
 /** `n` numbers for tensors; the first. */

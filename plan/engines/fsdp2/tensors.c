@@ -2,9 +2,7 @@
 /* torch/distributed/fsdp/_fully_shard (torch 2.15). What is gathered is allocated on the stream of
  * the copy into it (FSDPCommContext.all_gather_copy_in_stream), the outputs of reduce-scatters and
  * the gradients cast from them on reduce_scatter_stream (all_reduce_stream with replicas), all else
- * on the stream of computation. The streamed step (AReaL, areal/engine/fsdp_utils/optimizer.py at
- * 4121871, PerLayerGPUOptimizerStep) brings moments up on a stream of its own, one tensor at a
- * time, and empties the allocator's cache when it ends. Nothing is recorded on a second stream.
+ * on the stream of computation. Nothing is recorded on a second stream.
  * Sizes are padded to chunks of dimension 0 of equal length (FSDPParam._init_sharded_param). */
 #include "plan/engines/fsdp2/tensors.h"
 
@@ -16,7 +14,12 @@
 #include "plan/engines/fsdp2/layer.h"
 #include "plan/engines/tensor_parallel.h"
 
-enum { COMPUTE, GATHER, REDUCE, ALL_REDUCE, UP };
+enum {
+    COMPUTE = STW_TORCH_COMPUTE_POOL,
+    GATHER = STW_TORCH_GATHER_POOL,
+    REDUCE = STW_TORCH_REDUCE_POOL,
+    ALL_REDUCE = STW_TORCH_ALL_REDUCE_POOL
+};
 
 /** A parameter group of FSDP: one block, or all blocks of the root. */
 typedef struct unit {
@@ -185,14 +188,32 @@ static bool has_experts(const stw_model *model) {
     return false;
 }
 
+/* Stowage's optimizer on one GPU: a plain loop. Nothing is gathered or reduced, and gradients stay,
+ * tensor by tensor, where autograd made them, in the pool of the stream of computation. */
+static bool is_plain(const stw_job *job) {
+    return job->group == 1 && stw_engine_steps_inside(&job->engine->spec);
+}
+
+/* Parameters are in the dtype of computation, all of one micro batch. */
+static bool plain_is_known(const stw_job *job) {
+    return is_plain(job) && job->run->precision.params == job->run->precision.compute &&
+           job->run->batch.grad_accumulation == 1 && job->run->trainable.lora_rank == 0;
+}
+
+/* Its gradient of a tensor. */
+static uint32_t plain_grad(const stw_builder *b, uint32_t model_tensor) {
+    return b->shard_tensors + b->job->model->n_blocks + 2 + model_tensor;
+}
+
 /* Neither known are tensor parallelism, selective recomputation, parameters that are resharded to a
  * node or stay from one micro batch to the next, frozen tensors, adapters beside experts, fused
  * losses and soft-capped logits, nor gradients that add up in the dtype of computation. */
 bool stw_torch_is_known(const stw_builder *b) {
     const stw_run_spec *run = b->job->run;
-    return stw_tensors_wanted(b) && !b->job->engine->spec.own_process && b->job->group > 1 &&
-           stw_job_tp(b->job) == 1 && b->job->model->facts_known &&
-           run->recompute.granularity != 2 && !stw_fsdp_settings_of(run).reshard_to_node &&
+    return stw_tensors_wanted(b) && !b->job->engine->spec.own_process &&
+           (b->job->group > 1 || plain_is_known(b->job)) && stw_job_tp(b->job) == 1 &&
+           b->job->model->facts_known && run->recompute.granularity != 2 &&
+           !stw_fsdp_settings_of(run).reshard_to_node &&
            (run->batch.grad_accumulation == 1 ||
             stw_fsdp_settings_of(run).reshard_after_backward) &&
            (!reduces_once(b->job) || run->precision.reduce != run->precision.compute) &&
@@ -243,6 +264,7 @@ static void gather(stw_torch *t, unit *u) {
     const uint64_t experts = t->job->expert_group > 1 ? elements.experts : 0;
     const uint64_t own_dense = elements.own - (elements.experts - experts);
     uint32_t first = t->b->program->n_tensors, flat = STW_NO_TENSOR;
+    if (is_plain(t->job)) return;
     if (u->gathered != STW_NO_TENSOR || u->n == 0) return;
     if (casts && !up) flat = stw_tensor_take(t->b, GATHER, stw_times(own_dense, c));
     for (uint32_t i = 0; up && i < u->n; i++) {
@@ -262,7 +284,7 @@ static void gather(stw_torch *t, unit *u) {
 static void copy_out(stw_torch *t, unit *u) {
     const uint64_t c = bytes_of(t->job->run->precision.compute);
     const bool casts = t->job->run->precision.compute != t->job->run->precision.params;
-    for (uint32_t i = 0; i < u->n; i++) {
+    for (uint32_t i = 0; i < u->n && !is_plain(t->job); i++) {
         const uint64_t bytes = stw_times(padded(t->job, u->model[i]), c);
         const bool alone = apart(t->job, u->model[i]) && t->job->expert_group == 1;
         if (u->params[i] != STW_NO_TENSOR) continue;
@@ -658,6 +680,13 @@ static uint32_t reduced_grad(stw_torch *t, const unit *u, uint32_t stream, uint6
     return added;
 }
 
+static void keep_grads(stw_torch *t, unit *u) {
+    for (uint32_t i = 0; i < u->n; i++) {
+        stw_tensor_rename(t->b, u->grads[i], plain_grad(t->b, u->model[i]));
+        u->grads[i] = STW_NO_TENSOR;
+    }
+}
+
 /* FSDPParamGroup.post_backward, foreach_reduce. The last gradient is held by a loop's variable. */
 void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
@@ -668,6 +697,10 @@ void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
     const uint64_t reduce_bytes = bytes_of(run->precision.reduce);
     const bool replicas = stw_job_replicas(t->job) > 1;
     stw_tensors_instead(t->b, first_op);
+    if (is_plain(t->job)) {
+        keep_grads(t, u);
+        return;
+    }
     if (u->n > 0) begin_sums(t, u, reduce_bytes);
     if (u->n == 0 || elements > 0) t->reduced = drop(t, t->reduced);
     if (elements > 0) {
@@ -706,90 +739,25 @@ void stw_torch_end_backward(stw_torch *t, uint32_t first_op) {
 
 /* ---- between backward and step ---- */
 
+static void drop_block(stw_builder *b, uint32_t block) {
+    const stw_block *blk = &b->job->model->blocks[block];
+    if (!is_plain(b->job)) stw_tensor_drop(b, b->shard_tensors + block);
+    for (uint32_t i = 0; i < blk->n_tensors && is_plain(b->job); i++)
+        stw_tensor_drop(b, plain_grad(b, blk->first_tensor + i));
+}
+
 void stw_torch_shard_grads(stw_builder *b, uint32_t first_op, bool alloc) {
     if (!stw_torch_is_known(b)) return;
     stw_tensors_instead(b, first_op);
-    for (uint32_t i = 0; i < b->job->model->n_blocks && !alloc; i++)
-        stw_tensor_drop(b, b->shard_tensors + i);
+    for (uint32_t i = 0; i < b->job->model->n_blocks && !alloc; i++) drop_block(b, i);
 }
 
 void stw_torch_drop_shard_grads(stw_builder *b, uint32_t first_op, uint32_t block) {
     if (!stw_torch_is_known(b)) return;
     stw_tensors_instead(b, first_op);
-    stw_tensor_drop(b, b->shard_tensors + block);
+    drop_block(b, block);
 }
 
 void stw_torch_workspace(stw_builder *b, uint32_t first_op) {
     if (stw_torch_is_known(b)) stw_tensors_instead(b, first_op);
-}
-
-/* ---- the step ---- */
-
-/* Tensors of the step, by segment of the optimizer space. */
-enum { ROOT, EXP_AVG, EXP_AVG_SQ, PARAM, GRAD, N_STEP_TENSORS };
-
-/* The wrapped block that is a group of the streamed step: groups are numbered as wrapped blocks
- * are. @return n_blocks: the last group, which is all the others, or all of them */
-static uint32_t wrapped_block(const stw_job *job, uint32_t group) {
-    uint32_t before = 0, i = 0;
-    for (; i < job->model->n_blocks && group != STW_TORCH_ALL; i++)
-        if (!stw_job_in_root(job, i) && before++ == group) return i;
-    return job->model->n_blocks;
-}
-
-/* Take or drop one tensor per segment of a group. */
-static void step_tensors(stw_builder *b, uint32_t group, bool alloc, uint32_t stream,
-                         const uint64_t element_bytes[N_STEP_TENSORS]) {
-    const stw_job *job = b->job;
-    const stw_space *space = &job->kinds[b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
-    uint32_t block = UINT32_MAX;
-    bool in = false;
-    if (b->step_tensors == 0)
-        b->step_tensors = stw_tensor_numbers(b, space->n_segments * N_STEP_TENSORS);
-    if (b->step_tensors == STW_NO_TENSOR) return;
-    const uint32_t wrapped = wrapped_block(job, group);
-    for (uint32_t i = 0; i < space->n_segments; i++) {
-        const stw_segment *segment = &space->segments[i];
-        const uint32_t at = job->model->tensors[segment->tensor].block;
-        if (at != block && wrapped < job->model->n_blocks)
-            in = at == wrapped;
-        else if (at != block)
-            in = group == STW_TORCH_ALL || stw_job_in_root(job, at);
-        block = at;
-        for (uint32_t t = 0; in && t < N_STEP_TENSORS; t++) {
-            const uint32_t tensor = b->step_tensors + i * N_STEP_TENSORS + t;
-            const uint64_t bytes = stw_times(segment->n, element_bytes[t]);
-            if (alloc)
-                stw_tensor_take_as(b, tensor, stream, bytes);
-            else if (bytes > 0)
-                stw_tensor_drop(b, tensor);
-        }
-    }
-}
-
-void stw_torch_roots(stw_builder *b, uint32_t first_op, uint32_t group, bool alloc) {
-    const uint64_t bytes[N_STEP_TENSORS] = {
-        [ROOT] = stw_job_element_bytes(b->job, STW_COMPONENT_EXP_AVG_SQ)};
-    if (!stw_torch_is_known(b)) return;
-    stw_tensors_instead(b, first_op);
-    step_tensors(b, group, alloc, COMPUTE, bytes);
-}
-
-void stw_torch_window(stw_builder *b, uint32_t first_op, uint32_t group, bool alloc) {
-    const stw_job *job = b->job;
-    const bool all = b->decisions->state[0].place.params == STW_TIER_HOST;
-    const uint64_t bytes[N_STEP_TENSORS] = {
-        [EXP_AVG] = stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG),
-        [EXP_AVG_SQ] = stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ),
-        [PARAM] = all ? stw_job_element_bytes(job, STW_COMPONENT_PARAMS) : 0,
-        [GRAD] = all ? stw_job_element_bytes(job, STW_COMPONENT_GRADS) : 0};
-    if (!stw_torch_is_known(b)) return;
-    stw_tensors_instead(b, first_op);
-    step_tensors(b, group, alloc, UP, bytes);
-}
-
-void stw_torch_end_streamed(stw_builder *b) {
-    if (!stw_torch_is_known(b)) return;
-    stw_tensors_instead(b, stw_tensors_begin(b));
-    stw_tensors_empty_cache(b);
 }

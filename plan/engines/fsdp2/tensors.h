@@ -14,6 +14,15 @@
 /** The group of the root's blocks, among units: else a unit is a block. */
 #define STW_TORCH_ROOT UINT32_MAX
 
+/** Streams of the allocator. */
+enum {
+    STW_TORCH_COMPUTE_POOL,
+    STW_TORCH_GATHER_POOL,
+    STW_TORCH_REDUCE_POOL,
+    STW_TORCH_ALL_REDUCE_POOL,
+    STW_TORCH_UP_POOL /* of the streamed step */
+};
+
 typedef struct stw_torch stw_torch;
 
 /** Elements as FSDP communicates them: every tensor is padded to chunks of dimension 0 of equal
@@ -29,7 +38,7 @@ stw_torch_elements stw_torch_elements_of(const stw_job *job, uint32_t block, boo
 
 /** Is every part of the job known tensor by tensor, and are tensors asked for? */
 bool stw_torch_is_known(const stw_builder *b);
-/** NULL where no tensors are asked for, or where nothing is gathered; all functions take that.
+/** NULL where no tensors are asked for, or where not all is known; all functions take that.
  * @param acts [model.n_blocks]
  * @param no_grad a forward under torch.no_grad(): nothing is kept */
 stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad);
