@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A schedule of a weight sync on a device, of one rank: packs what the rank sends in a round, and
+ * places what came and what it has itself. The caller sends messages in between. */
+#ifndef STW_BACKEND_EXECUTOR_SYNC_H
+#define STW_BACKEND_EXECUTOR_SYNC_H
+
+#include <stdbool.h>
+
+#include "plan/sync/schedule.h"
+
+typedef struct stw_sync_device stw_sync_device;
+
+/** Memories of the rank, by their numbers. NULL only for one without elements. With CUDA they are
+ * GPU memory or page-locked host memory. Those of sources and targets are apart. */
+typedef struct stw_sync_memories {
+    const void *const *sources;
+    void *const *targets;
+    uint32_t n_sources, n_targets;
+} stw_sync_memories;
+
+typedef struct stw_sync_options {
+    const char *backend; /* as stw_backend_select takes it */
+    bool gpu_is_given;   /* CUDA: else it is the thread's current device */
+    uint32_t gpu;
+} stw_sync_options;
+
+/** @param schedule must outlive the device
+ * @return USAGE for a memory that is missing or not aligned to its elements, with its number */
+STW_MUST_USE stw_status stw_sync_device_open(stw_sync_schedule *schedule, uint32_t rank,
+                                             const stw_sync_options *options,
+                                             const stw_sync_memories *memories,
+                                             stw_sync_device **out, stw_error *err);
+/** Waits for work under way. NULL is fine. */
+void stw_sync_device_close(stw_sync_device *device);
+/** Memories are elsewhere from the next round on; waits for rounds under way if any has moved. */
+STW_MUST_USE stw_status stw_sync_device_bind(stw_sync_device *device,
+                                             const stw_sync_memories *memories, stw_error *err);
+/** Fill the send buffer of a round. @param native CUDA: cudaStream_t on which it is queued; host:
+ * done on return */
+STW_MUST_USE stw_status stw_sync_device_pack(stw_sync_device *device, uint32_t round, void *send,
+                                             void *native, stw_error *err);
+/** Fill target memories and the bucket from the receive buffer and from the rank's own sources. */
+STW_MUST_USE stw_status stw_sync_device_place(stw_sync_device *device, uint32_t round,
+                                              const void *receive, void *bucket, void *native,
+                                              stw_error *err);
+/** A sum of bytes that both sides of a message can compare; see backend/boxes.h. */
+STW_MUST_USE stw_status stw_sync_device_sum(stw_sync_device *device, const void *address,
+                                            uint64_t bytes, void *native, uint64_t *out,
+                                            stw_error *err);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "backend/boxes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/host/pool.h"
+
+struct stw_box_device {
+    stw_box_lists lists;
+    uint32_t n_bases;
+    const unsigned char **bases; /* [STW_BOX_FIRST_BASE + n_bases] */
+    stw_threads *threads;
+};
+
+static void close_device(stw_box_device *device) {
+    if (device == NULL) return;
+    stw_threads_free(device->threads);
+    free(device->bases);
+    free(device);
+}
+
+static stw_status open_device(const stw_box_config *config, stw_box_device **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_box_device *device = calloc(1, sizeof *device);
+    *out = NULL;
+    if (device == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "boxes", "out of memory");
+    device->lists = config->lists;
+    device->n_bases = config->n_bases;
+    device->bases = calloc(STW_BOX_FIRST_BASE + (size_t)config->n_bases, sizeof *device->bases);
+    if (device->bases == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "boxes", "out of memory"));
+    STW_TRY(stw_threads_new(0, &device->threads, err));
+    *out = device;
+    device = NULL;
+out:
+    close_device(device);
+    return status;
+}
+
+static stw_status bind_device(stw_box_device *device, const void *const *addresses,
+                              stw_error *err) {
+    (void)err;
+    for (uint32_t i = 0; i < device->n_bases; i++)
+        device->bases[STW_BOX_FIRST_BASE + i] = addresses[i];
+    return STW_STATUS_OK;
+}
+
+/* ---- rows ---- */
+
+static float load(const unsigned char *from, uint32_t type) {
+    float wide;
+    uint16_t half;
+    if (type == STW_BOX_F32) {
+        memcpy(&wide, from, sizeof wide);
+        return wide;
+    }
+    memcpy(&half, from, sizeof half);
+    return type == STW_BOX_BF16 ? stw_float_from_bf16(half) : stw_float_from_f16(half);
+}
+
+static void store(unsigned char *to, uint32_t type, float value) {
+    if (type == STW_BOX_F32) {
+        memcpy(to, &value, sizeof value);
+        return;
+    }
+    const uint16_t half =
+        type == STW_BOX_BF16 ? stw_bf16_from_float(value) : stw_f16_from_float(value);
+    memcpy(to, &half, sizeof half);
+}
+
+/* The usual cast, of neighbours: the compiler makes vectors of it. */
+static void narrow(unsigned char *restrict to, const unsigned char *restrict from, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        float value;
+        memcpy(&value, from + 4u * i, sizeof value);
+        const uint16_t half = stw_bf16_from_float(value);
+        memcpy(to + 2u * i, &half, sizeof half);
+    }
+}
+
+static void copy_row(const stw_box_copy *c, unsigned char *to, const unsigned char *from,
+                     uint32_t n) {
+    const uint32_t width = stw_box_width(c->from_type), to_width = stw_box_width(c->to_type);
+    const bool dense = c->from_stride[3] == width && c->to_stride[3] == to_width;
+    if (dense && c->from_type == c->to_type) {
+        memcpy(to, from, (size_t)n * width);
+    } else if (dense && c->from_type == STW_BOX_F32 && c->to_type == STW_BOX_BF16) {
+        narrow(to, from, n);
+    } else if (c->from_type == c->to_type) { /* bits as they are, those of NaNs, too */
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(to + i * c->to_stride[3], from + i * c->from_stride[3], width);
+    } else {
+        for (uint32_t i = 0; i < n; i++)
+            store(to + i * c->to_stride[3], c->to_type,
+                  load(from + i * c->from_stride[3], c->from_type));
+    }
+}
+
+/* ---- lists ---- */
+
+typedef struct work {
+    const stw_box_device *device;
+    const stw_box_copy *copies;
+    uint32_t n;
+    const unsigned char *from_buffer;
+    unsigned char *to_buffer;
+} work;
+
+static const unsigned char *base_of(const work *w, uint32_t base) {
+    return base == STW_BOX_FROM_BUFFER ? w->from_buffer
+           : base == STW_BOX_TO_BUFFER ? w->to_buffer
+                                       : w->device->bases[base];
+}
+
+static void run_tile(const work *w, const stw_box_copy *c, uint32_t tile) {
+    const stw_box_tile t = stw_box_tile_of(c, tile);
+    const unsigned char *from = base_of(w, c->from_base) + c->from + t.at * c->from_stride[3];
+    const uint64_t at = c->to + t.at * c->to_stride[3];
+    unsigned char *to = (unsigned char *)(uintptr_t)base_of(w, c->to_base) + at;
+    for (uint32_t row = t.row; row < t.row + t.rows; row++) {
+        uint64_t from_at, to_at;
+        stw_box_row(c, row, &from_at, &to_at);
+        copy_row(c, to + to_at, from + from_at, t.n);
+    }
+}
+
+static void run_tiles(void *arg, uint64_t first, uint64_t count) {
+    const work *w = arg;
+    uint32_t low = 0, high = w->n; /* the last copy that does not begin after the first tile */
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (w->copies[middle].first_tile <= first)
+            low = middle;
+        else
+            high = middle;
+    }
+    for (uint64_t tile = first; tile < first + count; tile++) {
+        while (low + 1 < w->n && w->copies[low + 1].first_tile <= tile) low++;
+        run_tile(w, &w->copies[low], (uint32_t)tile - w->copies[low].first_tile);
+    }
+}
+
+#define TILES_AT_ONCE 8 /* of a thread: some 128 KiB */
+
+static stw_status run_list(stw_box_device *device, uint32_t list, const void *from_buffer,
+                           void *to_buffer, void *stream, stw_error *err) {
+    const uint32_t first = device->lists.first[list];
+    work w = {.device = device,
+              .copies = device->lists.copies + first,
+              .n = device->lists.first[list + 1] - first,
+              .from_buffer = from_buffer,
+              .to_buffer = to_buffer};
+    (void)stream;
+    (void)err;
+    if (w.n > 0)
+        stw_threads_for(device->threads, device->lists.tiles[list], TILES_AT_ONCE, run_tiles, &w);
+    return STW_STATUS_OK;
+}
+
+/* ---- sums ---- */
+
+uint64_t stw_box_host_sum(const void *address, uint64_t bytes) {
+    const unsigned char *at = address;
+    uint64_t sum = 0, i = 0, word;
+    for (; bytes >= sizeof word; bytes -= sizeof word, i++) {
+        memcpy(&word, at + i * sizeof word, sizeof word);
+        sum += stw_box_sum_word(i, word);
+    }
+    if (bytes > 0) {
+        word = 0;
+        memcpy(&word, at + i * sizeof word, bytes);
+        sum += stw_box_sum_word(i, word);
+    }
+    return sum;
+}
+
+static stw_status sum_bytes(stw_box_device *device, const void *address, uint64_t bytes,
+                            void *stream, uint64_t *out, stw_error *err) {
+    (void)device;
+    (void)stream;
+    (void)err;
+    *out = stw_box_host_sum(address, bytes);
+    return STW_STATUS_OK;
+}
+
+const stw_box_ops stw_box_host_ops = {.name = "host",
+                                      .open = open_device,
+                                      .close = close_device,
+                                      .bind = bind_device,
+                                      .run = run_list,
+                                      .sum = sum_bytes};
