@@ -39,7 +39,7 @@ typedef struct stw_device_config {
      * backend's own. The default stream is cudaStreamLegacy here. Never destroyed; `close` waits
      * for what they were given. The host backend has no native streams. */
     void *streams[STW_N_STREAMS];
-    bool urgent;         /* CUDA: kernels of the backend's own streams go before others that wait */
+    bool urgent;         /* CUDA: kernels of `compute`, if its own, go before others that wait */
     bool gpu_is_given;   /* CUDA: `gpu` is the device's ordinal */
     bool gpu_is_current; /* CUDA: else, it is the one that the calling thread has set */
     uint32_t gpu;

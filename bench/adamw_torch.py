@@ -3,18 +3,21 @@
 
     adamw_torch.py [--model Qwen3-4B] [--variants A,B,...] [--tokens 4096,16384] [--steps 5]
                    [--warmup 2] [--state master|fp32] [--no-checkpoint] [--clip 1.0] -o FOLDER
-    adamw_torch.py --one VARIANT ...      one variant in this process (what the form above starts)
+    adamw_torch.py --here ...             the variants one after the other in this process (what the
+                                          form above starts for each group of them)
 
 A model with random weights is trained on random tokens: forward, backward, clip, step; sequences of
 4,096 tokens, layers checkpointed, the loss of all tokens at once as transformers computes it, or by
 chunks of 4,096 (--chunked-loss). Iterations are queued one after the other and the host waits at the
-end only; seconds are those of all timed iterations over their number. VARIANT:
+end only; seconds are those of the GPU's main stream from the end of one iteration to the end of
+another, over the iterations between. Variants joined by + run in one process, with one model. VARIANT:
 
     none               no optimizer: what the others are compared with
     torch              torch.optim.AdamW(fused=True), state in the parameters' type
     resident           stowage.torch.AdamW, all state on the GPU
     after              state on the host, the step waited for (overlap=False)
     hidden             state on the host, behind the next forward
+    hidden_bf16        the same, moments in bf16, as offload_adam has them
     layers             a per-layer streamed step as trainers write it, after backward
     offload_adam, offload_adam_clip   tascj/offload_adam, without and with clipping
     torchao            torchao.optim.CPUOffloadOptimizer over torch's fused AdamW
@@ -24,12 +27,14 @@ autocast, moments in fp32 (8 B). Needs torch and transformers; no network. The p
 found by PYTHONPATH, its library by STOWAGE_LIBRARY."""
 
 import argparse
+import gc
 import json
 import math
 import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 
 MODELS = {  # config.json of the published models
@@ -120,18 +125,16 @@ class Stowage(Nothing):
         super().__init__(model, options, torch)
         from stowage.torch import AdamW
 
-        what = options.one
+        what = options.variant
         params = sum(p.numel() for p in model.parameters())
         everything = params * (12 if options.state == "master" else 8) + 2 * GIB
-        more = {}
-        if options.bf16_moments:
-            more["moments"] = torch.bfloat16
+        more = {"moments": torch.bfloat16} if what == "hidden_bf16" else {}
         if options.bucket_mib:
             more.update(bucket=options.bucket_mib << 20, depth=options.depth)
         self.optimizer = AdamW(model.named_parameters(), **RATES, clip_norm=options.clip or None,
                                gpu_memory=everything if what == "resident" else 0,
-                               overlap=what == "hidden", **more)
-        if what == "hidden":
+                               overlap=what.startswith("hidden"), **more)
+        if what.startswith("hidden"):
             self.optimizer.hide_behind(model)
 
     def step(self):
@@ -215,8 +218,8 @@ class OffloadAdam(Nothing):
         from offload_adam import OffloadAdam
 
         self.optimizer = OffloadAdam(model, mode="fp32_master", decoupled_weight_decay=True,
-                                     max_grad_norm=options.clip if options.one.endswith("clip")
-                                     else None, **RATES)
+                                     max_grad_norm=options.clip
+                                     if options.variant.endswith("clip") else None, **RATES)
 
     def before_backward(self):
         self.optimizer.ready_for_optimizer_step = True
@@ -239,8 +242,8 @@ class Torchao(Nothing):
 
 
 VARIANTS = {"none": Nothing, "torch": Torch, "resident": Stowage, "after": Stowage,
-            "hidden": Stowage, "layers": Layers, "offload_adam": OffloadAdam,
-            "offload_adam_clip": OffloadAdam, "torchao": Torchao}
+            "hidden": Stowage, "hidden_bf16": Stowage, "layers": Layers,
+            "offload_adam": OffloadAdam, "offload_adam_clip": OffloadAdam, "torchao": Torchao}
 
 # ---- measuring ---------------------------------------------------------------------------------
 
@@ -263,100 +266,115 @@ def measure(model, variant, tokens, options, torch):
     data = torch.randint(0, COMMON["vocab_size"], shape, device="cuda",
                          generator=torch.Generator("cuda").manual_seed(tokens))
     torch.cuda.reset_peak_memory_stats()
-    for _ in range(options.warmup):
-        iterate(model, variant, data, options, torch)
-    torch.cuda.synchronize()
-    begin, middle = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start = time.perf_counter()
-    forward = 0.0
-    for i in range(options.steps):
-        if i == options.steps - 1:
-            begin.record()
+    marks = []
+    for _ in range(options.warmup + options.steps):
         loss = iterate(model, variant, data, options, torch)
+        marks.append(torch.cuda.Event(enable_timing=True))
+        marks[-1].record()
     torch.cuda.synchronize()
-    seconds = (time.perf_counter() - start) / options.steps
+    first = marks[options.warmup - 1]
+    seconds = first.elapsed_time(marks[-1]) / 1000 / options.steps
     # One more, for the seconds of a forward pass with nothing beside it.
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     loss_of(model, data, options, torch).detach()
-    middle.record()
+    end.record()
     torch.cuda.synchronize()
-    forward = begin.elapsed_time(middle) / 1000
+    forward = begin.elapsed_time(end) / 1000
     return dict(tokens=tokens, seconds=seconds, forward=forward, loss=float(loss),
                 gpu_peak=torch.cuda.max_memory_allocated(),
                 gpu_reserved=torch.cuda.max_memory_reserved(), gpu_used=used_on_gpu(torch))
 
 
-def run_one(options):
+def run_variant(model, name, options, torch):
+    """Prints a line for each number of tokens; the optimizer is gone afterwards."""
+    options.variant = name
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    try:
+        variant = VARIANTS[name](model, options, torch)
+        made = time.perf_counter() - start
+        data = torch.randint(0, 1000, (1, SEQUENCE), device="cuda")
+        start = time.perf_counter()
+        iterate(model, variant, data, options, torch)
+        torch.cuda.synchronize()
+        made += time.perf_counter() - start
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        print(json.dumps(dict(variant=name, error=str(error).split("\n")[0][:200])), flush=True)
+        return
+    for tokens in options.tokens:
+        try:
+            row = measure(model, variant, tokens, options, torch)
+        except torch.OutOfMemoryError as error:
+            row = dict(tokens=tokens, error=str(error).split("\n")[0][:160])
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(json.dumps(dict(variant=name, model=options.model, state=options.state,
+                              setup_s=made, host_peak=peak, **row)), flush=True)
+        if "error" in row:
+            break
+
+
+def run_here(options):
     import torch
 
     model = make_model(options, torch)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    variant = VARIANTS[options.one](model, options, torch)
-    made = time.perf_counter() - start
-    result = dict(variant=options.one, model=options.model, state=options.state,
-                  params=sum(p.numel() for p in model.parameters()), setup_s=made, rows=[])
-    data = torch.randint(0, 1000, (1, SEQUENCE), device="cuda")
-    start = time.perf_counter()
-    iterate(model, variant, data, options, torch)
-    torch.cuda.synchronize()
-    result["first_s"] = time.perf_counter() - start
-    for tokens in options.tokens:
-        try:
-            result["rows"].append(measure(model, variant, tokens, options, torch))
-        except torch.OutOfMemoryError as error:
-            result["rows"].append(dict(tokens=tokens, error=str(error).split("\n")[0][:160]))
-            break
-    result["host_peak"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps(result))
+    for name in options.variants.split("+"):
+        run_variant(model, name, options, torch)
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
-def run_one_elsewhere(name, options, arguments):
-    """The result of a variant in a process of its own, also written to the output folder."""
-    command = [sys.executable, os.path.abspath(__file__), *arguments, "--one", name]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit)
-        text, said = done.stdout, done.stderr
-    except subprocess.TimeoutExpired as error:
-        text, said = "", f"more than {options.limit} s; {error.stderr}"
-    lines = [line for line in text.splitlines() if line.startswith("{")]
-    result = json.loads(lines[-1]) if lines else dict(variant=name, error=said[-1500:], rows=[])
-    file = f"{options.model}_{options.state}_{name}_{options.tokens[0]}.json"
-    with open(os.path.join(options.output, file), "w", encoding="utf-8") as out:
-        json.dump(result, out, indent=1)
-    if not lines:
-        print(name, said[-1500:], file=sys.stderr, flush=True)
-    return result
+def show(row, base):
+    name, tokens = row["variant"], row.get("tokens")
+    if "error" in row:
+        print(f"| {name} | {tokens} | {row['error']} |", flush=True)
+        return
+    if name == "none":
+        base[tokens] = row["seconds"]
+    added = row["seconds"] - base.get(tokens, math.nan)
+    print(f"| {name} | {tokens} | {row['seconds']:.3f} | {added:+.3f} | {row['forward']:.3f} "
+          f"| {row['gpu_peak'] / GIB:.1f} | {row['gpu_used'] / GIB:.1f} "
+          f"| {row['host_peak'] / GIB:.1f} | {row['setup_s']:.1f} |", flush=True)
+
+
+def run_elsewhere(names, options, arguments, base):
+    """The variants of a group in a process of its own; their rows also go to the output folder."""
+    command = [sys.executable, os.path.abspath(__file__), *arguments, "--here", "--variants", names]
+    file = f"{options.model}_{options.state}_{names}.jsonl"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True) as process, \
+            open(os.path.join(options.output, file), "w", encoding="utf-8") as out:
+        timer = threading.Timer(options.limit, process.kill)
+        timer.start()
+        said = []
+        for line in process.stdout:
+            if line.startswith("{"):
+                out.write(line)
+                show(json.loads(line), base)
+            else:
+                said.append(line)
+        timer.cancel()
+        if process.wait() != 0:
+            print(f"| {names} | rc {process.returncode} |", "".join(said)[-800:], flush=True)
 
 
 def run_all(options, arguments):
     os.makedirs(options.output, exist_ok=True)
-    print(f"{options.model}, {options.state}, clip {options.clip}")
+    print(f"{options.model}, {options.state}, clip {options.clip}, "
+          f"{'not ' if options.no_checkpoint else ''}checkpointed")
     print("| variant | tokens | iteration s | added s | forward s | GPU peak GiB | device GiB "
           "| host GiB | setup and first step s |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     base = {}
-    for name in options.variants:
-        r = run_one_elsewhere(name, options, arguments)
-        for row in r["rows"]:
-            if "error" in row:
-                print(f"| {name} | {row['tokens']} | {row['error']} |", flush=True)
-                continue
-            if name == "none":
-                base[row["tokens"]] = row["seconds"]
-            added = row["seconds"] - base.get(row["tokens"], math.nan)
-            print(f"| {name} | {row['tokens']} | {row['seconds']:.3f} | {added:+.3f} "
-                  f"| {row['forward']:.3f} | {row['gpu_peak'] / GIB:.1f} "
-                  f"| {row['gpu_used'] / GIB:.1f} | {r['host_peak'] / GIB:.1f} "
-                  f"| {r['setup_s'] + r['first_s']:.1f} |",
-                  flush=True)
+    for names in options.variants.split(","):
+        run_elsewhere(names, options, arguments, base)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="Qwen3-4B")
-    parser.add_argument("--variants", type=lambda s: s.split(","), default=list(VARIANTS))
+    parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--tokens", type=lambda s: [int(t) for t in s.split(",")],
                         default=[4096, 16384])
     parser.add_argument("--steps", type=int, default=5)
@@ -366,14 +384,13 @@ def main():
     parser.add_argument("--clip", type=float, default=1.0)
     parser.add_argument("--chunked-loss", action="store_true")
     parser.add_argument("--bucket-mib", type=int, help="slots of the ring; else as planned")
-    parser.add_argument("--bf16-moments", action="store_true", help="as offload_adam has them")
     parser.add_argument("--depth", type=int, default=3, help="how many")
-    parser.add_argument("--limit", type=float, default=150, help="seconds of one variant")
-    parser.add_argument("--one", choices=VARIANTS)
+    parser.add_argument("--limit", type=float, default=150, help="seconds of a process")
+    parser.add_argument("--here", action="store_true")
     parser.add_argument("-o", "--output", default="adamw")
     options = parser.parse_args()
-    if options.one:
-        run_one(options)
+    if options.here:
+        run_here(options)
     else:
         run_all(options, sys.argv[1:])
 

@@ -206,8 +206,9 @@ static stw_status make_streams(stw_device *device, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     int least = 0, greatest = 0;
     STW_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
-    const int priority = device->config.urgent ? greatest : least;
     for (int s = 0; s < STW_N_STREAMS; s++) {
+        const bool urgent = device->config.urgent && s == STW_STREAM_COMPUTE;
+        const int priority = urgent ? greatest : least;
         if (!stw_stream_is_gpu((stw_stream)s)) continue;
         if (device->config.streams[s] != NULL) {
             STW_CUDA_TRY(cudaEventRecord(device->bins_read[0], device->config.streams[s]),

@@ -10,9 +10,10 @@
 #include "backend/process.h"
 #include "core/locale.h"
 
-/* Updates that are issued ahead of the GPU. A stream's queue holds about 1024 entries, an update
- * has up to six on one stream. */
-#define AHEAD 64u
+/* Updates that are issued ahead of the GPU. The caller's own copies to the host (a loss that is
+ * printed, a flag that its forward waits for) come behind all that lies in the queue of the copy
+ * engine: with 64 up to 110 ms, with 16 about 1 ms (bench/results/2026-11-23-torch). */
+#define AHEAD 16u
 #define POLL_NS 50000
 
 /* ---- the order ---- */
