@@ -530,6 +530,13 @@ STW_API_CHECKED stw_status_t stw_measure_optimizer(const stw_plan_t *plan,
                                                    stw_optimizer_info_t *out, size_t size,
                                                    stw_error_t *error);
 
+/** Give a plan's optimizer host_bytes of host memory, slots included: streamed state of the last
+ * tensors that has no room there goes to NVMe. For plans without state on NVMe of which no
+ * optimizer is open; a plan that fails is as it was.
+ * @return NO_RESOURCES if slots alone take more, or node.nvme.capacity has no room */
+STW_API_CHECKED stw_status_t stw_spill_state(stw_plan_t *plan, uint64_t host_bytes,
+                                             stw_error_t *error);
+
 /** Check the plan's tensors against those bound, take memory, set moments to 0 and, where the plan
  * has a master, make it of the parameters. Work that the caller has queued on the parameters must
  * be done. The plan must outlive the optimizer.

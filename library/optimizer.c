@@ -42,6 +42,15 @@ out:
     return stw_library_end(status, error);
 }
 
+stw_status_t stw_spill_state(stw_plan_t *plan, uint64_t host_bytes, stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
+    stw_error *err = stw_library_begin(error);
+    STW_TRY(stw_library_need(plan, "plan", err));
+    STW_TRY(stw_bound_spill(plan->plan, host_bytes, err));
+out:
+    return stw_library_end(status, error);
+}
+
 /* The caller's tensors as the backend takes them; the array is the caller's to free. */
 static stw_status take_tensors(const stw_bound_t *tensors, uint32_t n, stw_bound_tensor **out,
                                stw_error *err) {

@@ -50,6 +50,10 @@ typedef struct stw_bound_sizes {
 /** NOT_BUILT_IN for a plan that cannot be bound. */
 STW_MUST_USE stw_status stw_bound_measure(const stw_plan *plan, stw_bound_sizes *out,
                                           stw_error *err);
+/** Where streamed state takes more host memory than host_bytes, slots included, put the rest of it
+ * on NVMe and derive the plan again. A plan that fails is as it was. NO_RESOURCES where slots alone
+ * take more, or NVMe has no room. */
+STW_MUST_USE stw_status stw_bound_spill(stw_plan *plan, uint64_t host_bytes, stw_error *err);
 /** Check the tensors, take memory, set moments to zero and make masters from the parameters.
  * Blocking. BAD_INPUT names the first tensor that differs from the plan's. */
 STW_MUST_USE stw_status stw_bound_open(const stw_plan *plan, const stw_bound_tensor *tensors,

@@ -117,6 +117,7 @@ _SIGNATURES = {
     "stw_get_movement": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(Movement), c_size_t]),
     "stw_get_peak": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(Peak), c_size_t]),
     "stw_measure_optimizer": (_STATUS, [c_void_p, POINTER(OptimizerInfo), c_size_t]),
+    "stw_spill_state": (_STATUS, [c_void_p, c_uint64]),
     "stw_open_optimizer": (_STATUS, [c_void_p, POINTER(Bound), c_uint32, POINTER(OptimizerOptions), c_size_t,
                                      POINTER(c_void_p)]),
     "stw_free_optimizer": (None, [c_void_p]),

@@ -5,6 +5,7 @@ numbers here; nothing knows torch."""
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import byref, c_void_p
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
@@ -23,7 +24,8 @@ class Bound(NamedTuple):
 
 
 class Info(NamedTuple):
-    """gpu_bytes: resident state and ring. host_bytes: page-locked. streamed_bytes: up per step, as many come down."""
+    """gpu_bytes: resident state and ring. host_bytes: page-locked. nvme_bytes: of the file. streamed_bytes: up per step, as many
+    come down."""
 
     backend: str
     gpu_bytes: int
@@ -41,11 +43,16 @@ def measure(plan: Plan) -> Info:
     return _info(info)
 
 
+def spill(plan: Plan, host_bytes: int) -> None:
+    """Put streamed state of the last tensors that has no room in host_bytes of host memory, slots included, on NVMe."""
+    _native.load().call("stw_spill_state", plan._handle, host_bytes)
+
+
 class Optimizer:
     """Keeps its plan alive; `close` waits for work under way."""
 
     def __init__(self, plan: Plan, tensors: Sequence[Bound], backend: Optional[str] = None, gpu: Optional[int] = None,
-                 gpu_address: int = 0, gpu_bytes: int = 0) -> None:
+                 gpu_address: int = 0, gpu_bytes: int = 0, nvme: Optional[str] = None) -> None:
         self._library = _native.load()
         self._handle = c_void_p()
         self._plan = plan
@@ -54,7 +61,8 @@ class Optimizer:
         bound = (_native.Bound * self._count)(
             *[(t.name.encode(), t.dtype.encode(), t.address or None, t.elements, t.group) for t in tensors])
         options = _native.OptimizerOptions(backend=backend.encode() if backend else None, gpu_address=gpu_address or None,
-                                           gpu_bytes=gpu_bytes, gpu_is_given=int(gpu is not None), gpu=gpu or 0)
+                                           gpu_bytes=gpu_bytes, nvme_folder=os.fsencode(nvme) if nvme else None,
+                                           gpu_is_given=int(gpu is not None), gpu=gpu or 0)
         self._library.call("stw_open_optimizer", plan._handle, bound, self._count, byref(options), ctypes.sizeof(options),
                            byref(self._handle))
 
@@ -115,4 +123,4 @@ def _info(info: _native.OptimizerInfo) -> Info:
                 info.streamed_bytes, info.open_seconds)
 
 
-__all__: List[str] = ["Bound", "Info", "Optimizer", "measure"]
+__all__: List[str] = ["Bound", "Info", "Optimizer", "measure", "spill"]

@@ -316,6 +316,54 @@ static void state_on_nvme_has_the_same_bits(void) {
     stw_free_model(model);
 }
 
+/* As much on the host as there is room for, the rest on NVMe, whatever is resident. */
+static void what_has_no_room_goes_to_nvme(void) {
+    stw_model_t *model = open_list();
+    for (int way = 0; way < 8; way++) {
+        const kind k = {.bf16 = way % 2 == 1,
+                        .grads_bf16 = way % 2 == 1,
+                        .share = way < 4 ? "0" : "0.4",
+                        .clip_norm = 0.5,
+                        .folder = "."};
+        const uint64_t given = way / 2 % 2 == 0 ? 400000 : 3 * (64 << 10); /* a part, slots */
+        own o;
+        stw_optimizer_info_t whole, spilled;
+        stw_plan_t *plan = plan_of(model, &k, NULL);
+        library_ok(stw_measure_optimizer(plan, &whole, sizeof whole, error), "measure");
+        library_ok(stw_spill_state(plan, whole.host_bytes, error), "nothing to do");
+        library_ok(stw_measure_optimizer(plan, &spilled, sizeof spilled, error), "measure");
+        CU_ASSERT_EQUAL(memcmp(&whole, &spilled, sizeof whole), 0);
+        library_refused(stw_spill_state(plan, 1000, error), STOWAGE_NO_RESOURCES,
+                        "host memory: found 1000 bytes, expected at least");
+        library_ok(stw_measure_optimizer(plan, &spilled, sizeof spilled, error), "measure");
+        CU_ASSERT_EQUAL(memcmp(&whole, &spilled, sizeof whole), 0);
+        library_ok(stw_spill_state(plan, given, error), "spill");
+        library_ok(stw_measure_optimizer(plan, &spilled, sizeof spilled, error), "measure");
+        CU_ASSERT_TRUE(spilled.host_bytes <= given && spilled.host_bytes + (64 << 10) > given);
+        CU_ASSERT_TRUE(spilled.nvme_bytes > 0);
+        CU_ASSERT_TRUE(spilled.nvme_bytes + spilled.host_bytes >= whole.host_bytes);
+        CU_ASSERT_EQUAL(spilled.streamed_bytes, whole.streamed_bytes);
+        CU_ASSERT_EQUAL(spilled.gpu_bytes, whole.gpu_bytes);
+        library_refused(stw_spill_state(plan, given / 2, error), STOWAGE_BAD_INPUT, "NVMe");
+        make(&o, &k);
+        stw_optimizer_t *optimizer = open_on(plan, &o, &k);
+        for (uint64_t step = 1; step <= 4; step++) take_step(optimizer, &o, &k, step, 1);
+        compare(optimizer, &o, &k);
+        stw_free_optimizer(optimizer);
+        drop(&o);
+        stw_free_plan(plan);
+    }
+    const kind k = {.share = "0"}, resident = {.share = "1"};
+    stw_plan_t *plan = plan_of(model, &k, "node.nvme.capacity=300 kB");
+    library_refused(stw_spill_state(plan, 200000, error), STOWAGE_NO_RESOURCES,
+                    "node.nvme.capacity: found 300000 bytes");
+    stw_free_plan(plan);
+    plan = plan_of(model, &resident, NULL);
+    library_ok(stw_spill_state(plan, 0, error), "nothing is on the host");
+    stw_free_plan(plan);
+    stw_free_model(model);
+}
+
 static void names_the_folder_that_fails(void) {
     stw_model_t *model = open_list();
     const kind k = {.share = "0", .nvme = true};
@@ -611,6 +659,7 @@ static void a_child_frees_its_handle_alone(void) {
 STW_TEST_MAIN("library optimizer",
               {"bits are those of the reference", bits_are_those_of_the_reference},
               {"state on NVMe has the same bits", state_on_nvme_has_the_same_bits},
+              {"what has no room goes to NVMe", what_has_no_room_goes_to_nvme},
               {"names the folder that fails", names_the_folder_that_fails},
               {"sizes are those of the plan", sizes_are_those_of_the_plan},
               {"state moves to another optimizer", state_moves_to_another_optimizer},

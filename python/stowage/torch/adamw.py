@@ -46,6 +46,9 @@ class AdamW(torch.optim.Optimizer):
     bucket, depth   size of a ring slot, slots; larger buckets hide better behind long kernels. None: 128 MiB in three slots
     moments         torch.float32 (None: that, or the plan's), or torch.bfloat16: exp_avg and exp_avg_sq take half the bytes and are
                     rounded to nearest after each step
+    nvme            folder on a local disk for state that host_memory has no room for; its file has no name and goes with the process.
+                    None: all streamed state is in host memory
+    host_memory     page-locked memory of this rank, with nvme, in bytes or as "100 GiB". "auto": 80% of what is free at the first step
     overlap         False: step() makes the current stream wait, as if torch had stepped. True, with a module as `params`: hide the
                     step behind its next forward; hide_behind says who must call wait()
     process_group   ranks whose parameters differ, beyond what DTensors say (pipeline stages, FSDP1): the norm is summed over it
@@ -63,7 +66,8 @@ class AdamW(torch.optim.Optimizer):
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, clip_norm: Optional[float] = None,
                  plan: Union[Plan, str, "os.PathLike[str]", None] = None, gpu_memory: Union[int, str] = 0,
                  bucket: Union[int, str, None] = None, depth: Optional[int] = None,
-                 moments: Optional[torch.dtype] = None, overlap: bool = False,
+                 moments: Optional[torch.dtype] = None, nvme: Union[str, "os.PathLike[str]", None] = None,
+                 host_memory: Union[int, str] = "auto", overlap: bool = False,
                  process_group: Any = None, backend: Optional[str] = None, maximize: bool = False,
                  foreach: Optional[bool] = None, capturable: bool = False, differentiable: bool = False,
                  fused: Optional[bool] = None) -> None:
@@ -82,7 +86,11 @@ class AdamW(torch.optim.Optimizer):
         if plan is not None and (gpu_memory != 0 or any(o is not None for o in [bucket, depth, moments])):
             raise ValueError("gpu_memory, bucket, depth and moments follow from plan: give one or the other")
         self._job = settings.plan(plan)
-        self._settings = given if self._job is None else job_plan.settings(self._job)
+        on_disk, of_host = settings.nvme(nvme), settings.host_memory(host_memory)
+        if on_disk is None and of_host is not None:
+            raise ValueError("host_memory is for nvme: without it all streamed state is in host memory")
+        self._settings = given if self._job is None else job_plan.settings(self._job, on_disk is not None)
+        self._settings = self._settings._replace(nvme=on_disk, host_memory=of_host)
         self._fill_gpu = gpu_memory == "auto"
         self._process_group = settings.process_group(process_group)
         self._backend = settings.backend(backend)
@@ -200,9 +208,10 @@ class AdamW(torch.optim.Optimizer):
         opened: List[Part] = []
         try:
             for of_part in lists:
-                share = budget * sum(m.elements for m in of_part) // total
+                elements = sum(m.elements for m in of_part)
+                of_host = local_plan.host_share(self._settings, elements, total)
                 with on_device(of_part[0].device):
-                    opened.append(Part(of_part, self._settings._replace(gpu_memory=share), self._backend))
+                    opened.append(Part(of_part, of_host._replace(gpu_memory=budget * elements // total), self._backend))
         except BaseException:
             for part in opened:
                 part.close()

@@ -13,9 +13,11 @@ from .tensors import Member
 _SHOWN = 3
 
 
-def settings(job: Plan) -> Settings:
+def settings(job: Plan, has_nvme: bool = False) -> Settings:
     """Share of resident state, bucket, depth and type of the moments."""
     text = job.to_dict()
+    if not has_nvme and any(row.get("exp_avg") == "nvme" for row in text["decisions"]):
+        raise _native.Error("plan: it puts state on NVMe; say where, by nvme=FOLDER")
     counts = _counts(text)
     others = sorted(set(counts) - {"resident", "stream"})
     if others or not counts:

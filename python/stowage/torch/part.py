@@ -56,13 +56,13 @@ class Part:
         self.plan, info = local_plan.make([(m.name, m.elements) for m in self.held], self.dtype, settings)
         bound = [Bound(m.name, self.dtype, m.address, m.elements, m.group - self.first_group) for m in self.held]
         if not cuda:
-            self.native = Optimizer(self.plan, bound, backend or "host")
+            self.native = Optimizer(self.plan, bound, backend or "host", nvme=settings.nvme)
             return
         # One block of torch's allocator, which counts it: resident state and the ring, taken once.
         self._memory = torch.empty(info.gpu_bytes + _native.ALIGNMENT, dtype=torch.uint8, device=self.device)
         address = -(-self._memory.data_ptr() // _native.ALIGNMENT) * _native.ALIGNMENT
         torch.cuda.synchronize(self.device)  # the block may be in use by work that torch queued, as may parameters
-        self.native = Optimizer(self.plan, bound, backend or "cuda", self.device.index, address, info.gpu_bytes)
+        self.native = Optimizer(self.plan, bound, backend or "cuda", self.device.index, address, info.gpu_bytes, settings.nvme)
 
     @property
     def info(self) -> Optional[Info]:

@@ -70,6 +70,23 @@ def gpu_memory(value: Any) -> Optional[int]:
     return size("gpu_memory", value, 0, 'bytes, a size such as "4 GiB", or "auto"')
 
 
+def nvme(value: Any) -> Optional[str]:
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise refuse("nvme", value, "a folder or None", TypeError)
+    if not os.path.isdir(value):
+        raise refuse("nvme", os.fspath(value), "a folder")
+    return os.path.abspath(value)
+
+
+def host_memory(value: Any) -> Optional[int]:
+    """None: "auto"."""
+    if value == "auto":
+        return None
+    return size("host_memory", value, 1, 'bytes, a size such as "100 GiB", or "auto"')
+
+
 def bucket(value: Any) -> Optional[int]:
     return None if value is None else size("bucket", value, SMALLEST_BUCKET, 'bytes or a size such as "42 MiB", 64 KiB to 1 TiB')
 
