@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2: each rank steps its shards; the norm is of all ranks; checkpoints by torch.distributed.checkpoint.
+"""FSDP2: each rank steps its shards, hidden behind the next forward; the norm is of all ranks; checkpoints by
+torch.distributed.checkpoint.
 
 torchrun --nproc-per-node 2 fsdp2.py [cpu|cuda]
 """
@@ -27,7 +28,7 @@ for block in model:
     fully_shard(block, mesh=mesh)
 fully_shard(model, mesh=mesh)
 
-optimizer = AdamW(model, lr=1e-2, clip_norm=1.0)  # after fully_shard: its hooks come before FSDP2's
+optimizer = AdamW(model, lr=1e-2, clip_norm=1.0, overlap=True)  # after fully_shard
 
 for step in range(10):
     x = torch.randn(32, 128, device=device)
@@ -35,9 +36,10 @@ for step in range(10):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    if step % 5 == 4 and dist.get_rank() == 0:
-        print(f"step {step + 1}: loss {float(loss.detach()):.4f}, gradient norm {optimizer.grad_norm:.4f}", flush=True)
+    if step % 5 == 4:  # grad_norm blocks until the step is done
+        print(f"rank {dist.get_rank()}, step {step + 1}: loss {float(loss.detach()):.4f}, gradient norm {optimizer.grad_norm:.4f}",
+              flush=True)
 
-state = get_optimizer_state_dict(model, optimizer)  # DTensors whose shards are in host memory; dist.checkpoint.save takes them
+state = get_optimizer_state_dict(model, optimizer)  # DTensors whose shards are in host memory: dist.checkpoint.save takes them
 set_optimizer_state_dict(model, optimizer, state)
 dist.destroy_process_group()

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples run."""
 
+import importlib
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 import unittest
 
+from typing import Dict
+
 import torch
+from _jobs import mlp, same, train
 
 VERSION = tuple(int(n) for n in torch.__version__.split(".")[:2])
 EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples")
@@ -31,11 +36,38 @@ class Examples(unittest.TestCase):
     def test_fsdp2(self) -> None:
         out = self.run_example("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--standalone",
                                os.path.join(EXAMPLES, "fsdp2.py"))
-        self.assertIn("step 10: loss 0.", out)
+        norms = [line.split()[-1] for line in out.splitlines() if "step 10: loss 0." in line]
+        self.assertEqual((len(norms), len(set(norms))), (2, 1))  # both ranks have one norm
 
     @unittest.skipUnless(all(importlib.util.find_spec(name) for name in ["transformers", "accelerate"]), "transformers is missing")
     def test_trainer(self) -> None:
         self.assertIn("resumed run: the same bits", self.run_example(os.path.join(EXAMPLES, "trainer.py")))
+
+    def test_verl(self) -> None:
+        """Its keys are `build_optimizer`'s (verl/workers/config/optimizer.py, verl 0.6): the class by name, with lr, weight_decay,
+        betas and what override_optimizer_config has."""
+        keys = verl_keys(os.path.join(EXAMPLES, "verl.sh"), "actor_rollout_ref.actor.optim.")
+        kind = getattr(importlib.import_module(keys.pop("optimizer_impl")), keys.pop("optimizer"))
+        extra = {key[len("override_optimizer_config."):]: keys.pop(key) for key in list(keys) if key.startswith("override")}
+        self.assertEqual(list(keys), ["lr"])
+        model = mlp()
+        train(lambda m: kind(m.parameters(), lr=float(keys["lr"]), weight_decay=0.01, betas=(0.9, 0.999), **extra), 2, model=model)
+        self.assertFalse(same(model, mlp()))
+
+    @unittest.skipUnless(os.environ.get("STOWAGE"), "STOWAGE, the path of the program, is not set")
+    def test_verl_is_read(self) -> None:
+        result = subprocess.run([os.environ["STOWAGE"], "plan", "--from", "verl:" + os.path.join(EXAMPLES, "verl.sh"), "--cluster",
+                                 "h100-80g-x8", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
+                                universal_newlines=True)
+        self.assertIn('"implementation": "stowage"', result.stdout, result.stderr)
+
+
+def verl_keys(path: str, prefix: str) -> Dict[str, str]:
+    """Keys of the command in a script, behind a prefix; a + adds one that verl's defaults do not have."""
+    with open(path, encoding="utf-8") as file:
+        words = shlex.split(file.read(), comments=True)
+    pairs = [word.lstrip("+").partition("=") for word in words]
+    return {key[len(prefix):]: value for key, _, value in pairs if key.startswith(prefix)}
 
 
 if __name__ == "__main__":
