@@ -8,7 +8,7 @@ import gc
 import os
 import warnings
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Tuple, Union
 
 import torch
 
@@ -33,7 +33,7 @@ class AdamW(torch.optim.Optimizer):
     not depend on where state lies, on hiding, or on the number of ranks; on CUDA fp32 parameters get the bits of
     torch.optim.AdamW(fused=True).
 
-    params          a module (its parameters, hidden behind its forward), tensors, (name, tensor) pairs, or groups; fp32 or
+    params          a module (its parameters; with overlap steps are hidden behind its forward), tensors, (name, tensor) pairs, or groups; fp32 or
                     bf16; DTensors (FSDP2) step their local shards. Frozen parameters have no state.
     lr, betas, eps, weight_decay
                     as torch.optim.AdamW; lr and weight_decay per group and live; betas and eps the same in all groups
@@ -200,7 +200,7 @@ class AdamW(torch.optim.Optimizer):
             return
         if not self._parts and self._job is not None:
             job_plan.check(self._job, members, self._sizes, self._elements)
-        self._warn_of_others(members)
+        self._warn_of_others()
         order = self._overlap.order()
         lists = [sorted(of_part, key=lambda m: order.get(id(m.param), len(order))) for of_part in split(members)]
         budget = self._free_memory(members[0].device) if self._fill_gpu else self._settings.gpu_memory
@@ -221,21 +221,23 @@ class AdamW(torch.optim.Optimizer):
             for member in part.members:
                 self.state[member.param]["step"] = part.step_tensor
 
-    def _others(self, shared: Set[int]) -> "Iterator[Tuple[AdamW, Member]]":
-        """Other optimizers that have stepped one of these parameters, with that."""
+    def _others(self) -> Dict["AdamW", Member]:
+        """Other optimizers that have stepped parameters of this one, with the first of those."""
+        mine = {id(p) for group in self.param_groups for p in group["params"]}
+        found: Dict[AdamW, Member] = {}
         for other in list(_live):
-            if other is not self:
-                yield from ((other, m) for part in other._parts for m in part.members if id(m.param) in shared)
+            shared = (m for part in other._parts for m in part.members if id(m.param) in mine)
+            first = next(shared, None) if other is not self else None
+            if first is not None:
+                found[other] = first
+        return found
 
-    def _warn_of_others(self, members: List[Member]) -> None:
-        shared = {id(m.param) for m in members}
-        if next(self._others(shared), None) is None:
-            return
-        gc.collect()  # it may be garbage: schedulers and optimizers refer to each other
-        for _, member in self._others(shared):
+    def _warn_of_others(self) -> None:
+        if self._others():
+            gc.collect()  # they may be garbage: schedulers and optimizers refer to each other
+        for member in self._others().values():
             warnings.warn(f"{member.name}: another stowage.torch.AdamW has this parameter, too; each keeps state of its own",
                           stacklevel=6)
-            return
 
     @staticmethod
     def _free_memory(device: torch.device) -> int:
@@ -276,7 +278,7 @@ class AdamW(torch.optim.Optimizer):
         """Queue the step of every part."""
         clip = settings.clip_norm(self.clip_norm)
         grads = [part.gradients() for part in self._parts]  # all are checked before anything is done
-        for other, _ in self._others({id(m.param) for part in self._parts for m in part.members}):
+        for other in self._others():
             other._overlap.land()
         for part, of_part in zip(self._parts, grads):
             part.bind(self.param_groups, of_part)

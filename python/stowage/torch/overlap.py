@@ -405,5 +405,5 @@ def elsewhere(params: Set[int], known: Set[int]) -> Set[int]:
     shared: Set[int] = set()
     for found in gc.get_objects():
         if issubclass(type(found), torch.nn.Module) and id(found) not in known:
-            shared.update(params.intersection(id(p) for p in found.__dict__.get("_parameters", {}).values()))
+            shared.update(params.intersection(id(p) for p in tuple(found.__dict__.get("_parameters", {}).values())))
     return shared
