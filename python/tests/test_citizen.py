@@ -409,6 +409,22 @@ class Processes(unittest.TestCase):
         copy.deepcopy(model)(batch(0))
         pickle.loads(pickle.dumps(model))(batch(0))
 
+    def test_a_model_that_holds_its_optimizer(self) -> None:
+        """As a LightningModule does; also with a step under way."""
+        import weakref
+        for hidden in [False, True]:
+            model = torch.nn.Sequential(mlp(), torch.nn.LayerNorm(17))
+            model.register_parameter("scale", torch.nn.Parameter(torch.ones(())))
+            model.register_forward_hook(lambda module, _, out: out * module.scale)
+            model.optimizer = AdamW(model, lr=1e-2, overlap=hidden)
+            loss_of(model, 0).backward()
+            model.optimizer.step()
+            self.assertEqual(model.optimizer._overlap.flight is not None, hidden)
+            gone = weakref.ref(model.optimizer), weakref.ref(model)
+            del model
+            gc.collect()
+            self.assertEqual([about() for about in gone], [None, None])
+
     def run_script(self, text: str) -> str:
         result = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(text)], stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, universal_newlines=True, timeout=120, cwd=os.path.dirname(__file__))

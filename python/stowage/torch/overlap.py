@@ -90,17 +90,22 @@ class Flight:
 
 
 class _Owner:
-    """A module, its parameters, and the modules that have them: itself, or those that it gathers or has in its graph."""
+    """A module's parameters, and the modules that have them: itself, or those that it gathers or has in its graph. Nothing here
+    keeps modules alive: they may hold the optimizer."""
 
     def __init__(self, overlap: "Overlap", module: torch.nn.Module) -> None:
         self.overlap = weakref.ref(overlap)
-        self.module = module
+        self.module = weakref.ref(module)
         self.params: Dict[int, None] = {}
-        self.modules: Dict[torch.nn.Module, None] = {}
+        self.having: Dict["weakref.ref[torch.nn.Module]", None] = {}
         self.place: Optional[int] = None  # in the order of the first forward
         self.ran = False  # with gradients, since the last step
         self.traced = False  # a compiled graph has it, and no hook runs before that graph
         self.token = str(next(_numbers))  # a number would be made symbolic by torch.compile
+
+    @property
+    def modules(self) -> List[torch.nn.Module]:
+        return [module for module in (about() for about in self.having) if module is not None]
 
 
 class _Hook:
@@ -174,7 +179,7 @@ class Overlap:
         self._undo: List[Callable[[], None]] = []
         self._places = 0
         self._elsewhere: Optional[Set[int]] = None  # parameters that modules outside the model have, too
-        self._tables: List[Tuple[torch.nn.Module, Waiting]] = []
+        self._tables: List[Tuple["weakref.ref[torch.nn.Module]", Waiting]] = []
         self.names: Dict[int, str] = {}  # of the model's parameters that the optimizer has
         self.flight: Optional[Flight] = None
 
@@ -187,27 +192,23 @@ class Overlap:
             self.names.setdefault(id(param), clean_name(name))
         self._owners = owners(self, model, params)
         for owner in self._owners:
-            self._hook(owner)
+            self._hook(owner, owner.module())
         for module in model.modules():
             group = fsdp_group(module) if is_fsdp(module) else None
             if group is not None:
                 group.unshard = _Unshard(self, group)
-                self._undo.append(lambda group=group: group.__dict__.pop("unshard", None))  # type: ignore[misc]
+                self._undo.append(_without(group, "unshard"))
         self._undo.append(model.register_forward_hook(_EndHook(self)).remove)
         return len(named)
 
-    def _hook(self, owner: _Owner) -> None:
-        module, hook = owner.module, _Hook(owner)
+    def _hook(self, owner: _Owner, module: Any) -> None:
+        hook = _Hook(owner)
         when_traced(owner.token, _weakly(owner))
         self._undo.append(lambda: forget(owner.token))
         call = getattr(module, "_compiled_call_impl", None)
         if call is not None:  # a hook of the module itself would be in the graph
-            module._compiled_call_impl = made = _CompiledCall(hook, call)
-
-            def undo() -> None:
-                if module._compiled_call_impl is made:
-                    module._compiled_call_impl = call
-            self._undo.append(undo)
+            module._compiled_call_impl = _CompiledCall(hook, call)
+            self._undo.append(_with_call(module))
             return
         handle = module.register_forward_pre_hook(hook)
         module._forward_pre_hooks.move_to_end(handle.id, last=False)  # before FSDP2's own
@@ -278,7 +279,7 @@ class Overlap:
                 this._wait([id(p) for p in real.values()], [the_module])
         table = Waiting(real, arrive, owner.token)
         module.__dict__["_parameters"] = table
-        self._tables.append((module, table))
+        self._tables.append((about, table))
 
     def arrive(self, owner: _Owner) -> None:
         """A module is about to run."""
@@ -349,10 +350,28 @@ class Overlap:
     def _end(self) -> None:
         """Nothing is under way: all modules have their own _parameters back."""
         self.flight = None
-        for module, table in self._tables:
-            if module.__dict__["_parameters"] is table:
+        for about, table in self._tables:
+            module = about()
+            if module is not None and module.__dict__["_parameters"] is table:
                 module.__dict__["_parameters"] = table.real
         self._tables.clear()
+
+
+def _without(group: Any, name: str) -> Callable[[], None]:
+    about = weakref.ref(group)
+    return lambda: getattr(about(), "__dict__", {}).pop(name, None)
+
+
+def _with_call(module: torch.nn.Module) -> Callable[[], None]:
+    """Gives a module back what module.compile() made."""
+    about = weakref.ref(module)
+
+    def undo() -> None:
+        the_module: Any = about()
+        made = getattr(the_module, "_compiled_call_impl", None)
+        if isinstance(made, _CompiledCall):
+            the_module._compiled_call_impl = made.call
+    return undo
 
 
 def _weakly(owner: _Owner) -> Callable[[], None]:
@@ -391,7 +410,7 @@ def owners(overlap: Overlap, model: torch.nn.Module, params: Set[int]) -> List[_
             assert above is not None
             owner = found.setdefault(id(above), _Owner(overlap, above))
             owner.params.update(dict.fromkeys(own))
-            owner.modules[module] = None
+            owner.having[weakref.ref(module)] = None
         for child in module._modules.values():
             if child is not None:
                 visit(child, above, compiled, (*path, id(module)))
