@@ -12,6 +12,7 @@
 #include "core/checked.h"
 
 #define SCRATCH_BYTES (256u << 10) /* of a read that expands or transposes */
+#define SCALE_BYTES (4u << 10)     /* of scales that one call reads */
 
 static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "weights", "out of memory");
@@ -122,7 +123,9 @@ typedef struct scaled {
     uint64_t scale_rows, scale_columns; /* scales of a matrix */
     uint64_t at;                        /* row of scales that is in `scales` */
     float *scales;                      /* [scale_columns] */
-    unsigned char *raw;                 /* [SCRATCH_BYTES] */
+    float values[256];                  /* of all elements there are */
+    unsigned char *raw;                 /* [SCRATCH_BYTES] of elements */
+    unsigned char *raw_scales;          /* [SCALE_BYTES] */
 } scaled;
 
 /* Elements along a dimension that share a scale. */
@@ -144,9 +147,14 @@ static stw_status begin_scaled(const stw_weights_source *source, scaled *out, st
         out->block_rows = block_of(out->rows, out->scale_rows);
         out->block_columns = block_of(out->columns, out->scale_columns);
     }
+    unsigned char bytes[256];
+    for (unsigned i = 0; i < 256; i++) bytes[i] = (unsigned char)i;
+    stw_host_convert(NULL, out->values, STW_ELEMENT_F32, bytes, e->dtype, 256);
     out->scales = calloc((size_t)out->scale_columns, sizeof *out->scales);
-    out->raw = malloc(SCRATCH_BYTES);
-    return out->scales != NULL && out->raw != NULL ? STW_STATUS_OK : no_memory(err);
+    out->raw = malloc(SCRATCH_BYTES + SCALE_BYTES);
+    if (out->scales == NULL || out->raw == NULL) return no_memory(err);
+    out->raw_scales = out->raw + SCRATCH_BYTES;
+    return STW_STATUS_OK;
 }
 
 static void end_scaled(scaled *s) {
@@ -163,12 +171,24 @@ static stw_status read_scales(const stw_weights *w, scaled *s, uint64_t row, stw
     if (at == s->at) return STW_STATUS_OK;
     s->at = at;
     for (uint64_t done = 0, here = 0; done < n; done += here) {
-        here = stw_min_u64(n - done, SCRATCH_BYTES / one);
-        stw_status status = read_stored(w, scale, at * n + done, here, s->raw, err);
+        here = stw_min_u64(n - done, SCALE_BYTES / one);
+        stw_status status = read_stored(w, scale, at * n + done, here, s->raw_scales, err);
         if (status != STW_STATUS_OK) return status;
-        stw_host_convert(NULL, s->scales + done, STW_ELEMENT_F32, s->raw, scale->dtype, here);
+        stw_host_convert(NULL, s->scales + done, STW_ELEMENT_F32, s->raw_scales, scale->dtype,
+                         here);
     }
     return STW_STATUS_OK;
+}
+
+/* Of one row: each element times the scale of its block. */
+static void expand(const scaled *s, uint64_t column, uint64_t n, const unsigned char *raw,
+                   float *out) {
+    for (uint64_t done = 0, here = 0; done < n; done += here) {
+        const uint64_t block = (column + done) / s->block_columns;
+        const float scale = s->scales[block];
+        here = stw_min_u64(n - done, (block + 1) * s->block_columns - column - done);
+        for (uint64_t i = done; i < done + here; i++) out[i] = s->values[raw[i]] * scale;
+    }
 }
 
 /* Elements as fp32: the product of each with the scale of its block. */
@@ -177,14 +197,15 @@ static stw_status read_scaled(const stw_weights *w, const stw_weights_source *so
     stw_status status = STW_STATUS_OK;
     scaled s;
     STW_TRY(begin_scaled(source, &s, err));
-    for (uint64_t done = 0, here = 0; done < n; done += here) {
-        const uint64_t row = (first + done) / s.columns, column = (first + done) % s.columns;
-        here = stw_min_u64(stw_min_u64(n - done, s.columns - column), SCRATCH_BYTES);
-        STW_TRY(read_scales(w, &s, row, err));
-        STW_TRY(read_stored(w, source->entry, first + done, here, s.raw, err));
-        float *to = out + done;
-        stw_host_convert(NULL, to, STW_ELEMENT_F32, s.raw, source->entry->dtype, here);
-        for (uint64_t i = 0; i < here; i++) to[i] *= s.scales[(column + i) / s.block_columns];
+    for (uint64_t done = 0, part = 0; done < n; done += part) {
+        part = stw_min_u64(n - done, SCRATCH_BYTES);
+        STW_TRY(read_stored(w, source->entry, first + done, part, s.raw, err));
+        for (uint64_t in = 0, here = 0; in < part; in += here) {
+            const uint64_t at = first + done + in, column = at % s.columns;
+            here = stw_min_u64(part - in, s.columns - column);
+            STW_TRY(read_scales(w, &s, at / s.columns, err));
+            expand(&s, column, here, s.raw + in, out + done + in);
+        }
     }
 out:
     end_scaled(&s);
@@ -207,15 +228,31 @@ static stw_status read_column(const stw_weights *w, const stw_weights_tensor *t,
                        out, err);
 }
 
+#define AT_ONCE 32u /* columns: what is written then fills a cache line */
+
+/* out[i * stride + c] = in[c * rows + i] for c below n, elements of `size` bytes. */
+static void turn(const unsigned char *in, uint64_t rows, uint64_t n, uint64_t stride, uint64_t size,
+                 unsigned char *out) {
+    for (uint64_t i = 0; i < rows && size == 2; i++)
+        for (uint64_t c = 0; c < n; c++)
+            memcpy(out + 2 * (i * stride + c), in + 2 * (c * rows + i), 2);
+    for (uint64_t i = 0; i < rows && size != 2; i++)
+        for (uint64_t c = 0; c < n; c++)
+            memcpy(out + size * (i * stride + c), in + size * (c * rows + i), size);
+}
+
 static stw_status read_swapped(const stw_weights *w, const stw_weights_tensor *t,
                                const rectangle *r, unsigned char *scratch, unsigned char *out,
                                stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const uint64_t size = stw_dtype_bits(t->dtype) / 8;
-    for (uint64_t c = 0; c < r->columns; c++) {
-        STW_TRY(read_column(w, t, r, r->column + c, scratch, err));
-        for (uint64_t i = 0; i < r->rows; i++)
-            memcpy(out + (i * r->columns + c) * size, scratch + i * size, size);
+    const uint64_t size = stw_dtype_bits(t->dtype) / 8, column_bytes = stw_times(r->rows, size);
+    const uint64_t most = stw_max_u64(1, stw_min_u64(AT_ONCE, SCRATCH_BYTES / column_bytes));
+    for (uint64_t c = 0, n = 0; c < r->columns; c += n) {
+        unsigned char *to = scratch;
+        n = stw_min_u64(most, r->columns - c);
+        for (uint64_t k = 0; k < n; k++, to += column_bytes)
+            STW_TRY(read_column(w, t, r, r->column + c + k, to, err));
+        turn(scratch, r->rows, n, r->columns, size, out + c * size);
     }
 out:
     return status;
