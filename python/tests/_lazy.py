@@ -14,8 +14,8 @@ BYTES = {"F32": 4, "BF16": 2}
 
 
 class Lazy(Optimizer):
-    def __init__(self, plan: Any, tensors: Sequence[Any], *more: Any) -> None:
-        super().__init__(plan, tensors, *more)
+    def __init__(self, plan: Any, tensors: Sequence[Any], *more: Any, **named: Any) -> None:
+        super().__init__(plan, tensors, *more, **named)
         self.sizes = [t.elements * BYTES[t.dtype] for t in tensors]
         self.params = [t.address for t in tensors]
         self.grads: List[int] = []
