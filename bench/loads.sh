@@ -6,6 +6,7 @@
 #
 #     bench/loads.sh [OUT_FOLDER]      MODELS="Qwen3-8B" METHODS="rank0_broadcast sharded_read node_leader"
 #                                      SCRATCH=/dev/shm/stowage-loads LOADS=3 TORCH=1
+#                                      PUBLISHED=1: files with published names (experts one by one ...)
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 begin "${1:-bench/results/loads}" Qwen3-8B 1
@@ -18,7 +19,7 @@ few_bytes="--set precision.params=bf16 --set precision.grads=bf16 --set precisio
 line model method "load (s): predicted" measured off GB/s "host GiB: predicted" measured validate
 for model in ${MODELS:-$model}; do
     rm -rf "$scratch"
-    logged "$out/write-$model.txt" write "$writer" "$model" "$scratch" || {
+    logged "$out/write-$model.txt" write "$writer" ${PUBLISHED:+--published} "$model" "$scratch" || {
         line "$model" "$failure"
         continue
     }
