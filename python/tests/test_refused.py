@@ -95,6 +95,11 @@ class Arguments(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, r"^params: found a tuple of str, int, expected \(name, tensor\)$"):
             AdamW([("a", 5)])
 
+    def test_another_backend_than_the_parameters(self) -> None:
+        with self.assertRaisesRegex(stowage.Error, '^backend: found "cuda", but 0.weight is on cpu, expected "host" or None$'):
+            train(lambda m: AdamW(m, backend="cuda"), 1)
+        train(lambda m: AdamW(m, backend="host"), 1)
+
     def test_an_empty_group(self) -> None:
         model = mlp()
         optimizer = AdamW([{"params": []}, {"params": list(model.parameters())}])

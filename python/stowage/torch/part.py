@@ -52,17 +52,17 @@ class Part:
             self._open(settings, backend)
 
     def _open(self, settings: local_plan.Settings, backend: Optional[str]) -> None:
-        cuda = self.device.type == "cuda"
+        cuda = _check_backend(self.held[0], backend) == "cuda"
         self.plan, info = local_plan.make([(m.name, m.elements) for m in self.held], self.dtype, settings)
         bound = [Bound(m.name, self.dtype, m.address, m.elements, m.group - self.first_group) for m in self.held]
         if not cuda:
-            self.native = Optimizer(self.plan, bound, backend or "host", nvme=settings.nvme)
+            self.native = Optimizer(self.plan, bound, "host", nvme=settings.nvme)
             return
         # One block of torch's allocator, which counts it: resident state and the ring, taken once.
         self._memory = torch.empty(info.gpu_bytes + _native.ALIGNMENT, dtype=torch.uint8, device=self.device)
         address = -(-self._memory.data_ptr() // _native.ALIGNMENT) * _native.ALIGNMENT
         torch.cuda.synchronize(self.device)  # the block may be in use by work that torch queued, as may parameters
-        self.native = Optimizer(self.plan, bound, backend or "cuda", self.device.index, address, info.gpu_bytes, settings.nvme)
+        self.native = Optimizer(self.plan, bound, "cuda", self.device.index, address, info.gpu_bytes, settings.nvme)
 
     @property
     def info(self) -> Optional[Info]:
@@ -125,3 +125,16 @@ class Part:
             self.native.close()
         self.native = None
         self._memory = None
+
+
+def _check_backend(member: Member, wanted: Optional[str]) -> str:
+    """The backend of a member's device; an error if it is not the one that the caller names, or the library lacks it."""
+    backend = {"cpu": "host", "cuda": "cuda"}.get(member.device.type)
+    if backend is None:
+        raise _native.Error(f"{member.name}: found a parameter on {member.device}, expected cpu or cuda")
+    if wanted not in (None, backend):
+        raise _native.Error(f'backend: found "{wanted}", but {member.name} is on {member.device}, expected "{backend}" or None')
+    library = _native.load()
+    if backend == "cuda" and not library.stw_has_feature(b"cuda"):
+        raise _native.Error(f"{member.name} is on {member.device}, but {library.path} was built without CUDA")
+    return backend
