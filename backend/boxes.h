@@ -10,7 +10,9 @@
 #include <stdbool.h>
 
 #include "backend/element.h"
+#ifndef __CUDACC__
 #include "core/status.h"
+#endif
 
 /** Types of elements that are copied. Rounding is to nearest, ties to even. */
 typedef enum stw_box_type { STW_BOX_F32, STW_BOX_BF16, STW_BOX_F16 } stw_box_type;

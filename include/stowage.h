@@ -725,7 +725,8 @@ typedef struct stw_open_sync_t {
     uint32_t n_sources, n_targets;
 } stw_open_sync_t;
 /** @param schedule must outlive the sync
- * @return USAGE with the number of a memory that is missing, not aligned or out of reach */
+ * @return USAGE with the number of a memory that is missing or not aligned, or with the address of
+ * one that the GPU does not reach */
 STW_API_CHECKED stw_status_t stw_open_sync(const stw_schedule_t *schedule, uint32_t rank,
                                            const stw_open_sync_t *options, size_t size,
                                            stw_sync_t **out, stw_error_t *error);

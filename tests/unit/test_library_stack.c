@@ -35,6 +35,8 @@ typedef struct job {
     stw_optimizer_t *optimizer;
     stw_bound_t *tensors;
     uint32_t n;
+    stw_schedule_t *schedule;
+    stw_sync_t *sync;
     stw_status_t status;
     const char *name;
     void (*run)(struct job *);
@@ -240,7 +242,58 @@ static void finish_step(job *j) {
         j->status = stw_read_state(j->optimizer, "exp_avg", 0, 0, 1, &value, error);
 }
 
+/* A tensor that goes from one rank to two, in rows and whole. */
+static void plan_sync(job *j) {
+    const stw_sync_tensor_t tensor = {
+        .name = "w", .dtype = "BF16", .dims = 2, .shape = {4096, 1024}};
+    const stw_sync_piece_t source = {
+        .count = {4096, 1024, 1, 1}, .stride = {1024, 1}, .dtype = "F32"};
+    const stw_sync_piece_t targets[2] = {
+        {.count = {4096, 512, 1, 1}, .rank = 1, .stride = {512, 1}, .dtype = "BF16"},
+        {.count = {4096, 1024, 1, 1},
+         .memory = STOWAGE_NONE,
+         .stride = {1024, 1},
+         .dtype = "BF16"}};
+    const stw_sync_options_t options = {.tensors = &tensor,
+                                        .sources = &source,
+                                        .targets = targets,
+                                        .n_tensors = 1,
+                                        .n_sources = 1,
+                                        .n_targets = 2,
+                                        .world = 2,
+                                        .bucket_bytes = 1u << 20};
+    j->status = stw_plan_sync(&options, sizeof options, &j->schedule, error);
+}
+
+static void open_sync(job *j) {
+    static float values[4096 * 1024];
+    const void *const sources[1] = {values};
+    const stw_open_sync_t options = {.backend = "host", .sources = sources, .n_sources = 1};
+    j->status = stw_open_sync(j->schedule, 0, &options, sizeof options, &j->sync, error);
+}
+
+static void pack_and_place(job *j) {
+    static _Alignas(16) unsigned char buffers[2][1u << 20];
+    stw_schedule_info_t info;
+    const stw_sync_message_t *messages = NULL;
+    const stw_sync_part_t *parts = NULL;
+    uint32_t n = 0;
+    uint64_t sum = 0;
+    j->status = stw_get_schedule_info(j->schedule, 0, &info, sizeof info, error);
+    if (j->status == STOWAGE_OK)
+        j->status = stw_get_sync_messages(j->schedule, 0, 0, &messages, &n, error);
+    if (j->status == STOWAGE_OK)
+        j->status = stw_get_sync_parts(j->schedule, 0, 0, &parts, &n, error);
+    if (j->status == STOWAGE_OK) j->status = stw_pack_round(j->sync, 0, buffers[0], NULL, error);
+    if (j->status == STOWAGE_OK)
+        j->status = stw_place_round(j->sync, 0, NULL, buffers[1], NULL, error);
+    if (j->status == STOWAGE_OK)
+        j->status = stw_sum_bytes(j->sync, buffers[0], sizeof buffers[0], NULL, &sum, error);
+}
+
 static void free_all(job *j) {
+    stw_free_sync(j->sync);
+    stw_free_schedule(j->schedule);
     stw_free_optimizer(j->optimizer);
     for (uint32_t i = 0; i < j->n; i++) free(j->tensors[i].address);
     free(j->tensors);
@@ -258,13 +311,14 @@ static void free_all(job *j) {
 
 static void takes_little_stack(void) {
     static const job calls[] = {
-        CALL(nothing),        CALL(open_model),   CALL(open_zoo),    CALL(open_nothing),
-        CALL(list_published), CALL(plan_here),    CALL(plan_fsdp2),  CALL(plan_megatron),
-        CALL(plan_deepspeed), CALL(plan_large),   CALL(plan_roles),  CALL(make_plan),
-        CALL(write_plan),     CALL(read_plan),    CALL(walk_plan),   CALL(execute_plan),
-        CALL(write_result),   CALL(open_session), CALL(load),        CALL(seed),
-        CALL(step),           CALL(digest),       CALL(adopt),       CALL(plan_bound),
-        CALL(open_optimizer), CALL(begin_step),   CALL(finish_step), CALL(free_all),
+        CALL(nothing),        CALL(open_model),     CALL(open_zoo),    CALL(open_nothing),
+        CALL(list_published), CALL(plan_here),      CALL(plan_fsdp2),  CALL(plan_megatron),
+        CALL(plan_deepspeed), CALL(plan_large),     CALL(plan_roles),  CALL(make_plan),
+        CALL(write_plan),     CALL(read_plan),      CALL(walk_plan),   CALL(execute_plan),
+        CALL(write_result),   CALL(open_session),   CALL(load),        CALL(seed),
+        CALL(step),           CALL(digest),         CALL(adopt),       CALL(plan_bound),
+        CALL(open_optimizer), CALL(begin_step),     CALL(finish_step), CALL(plan_sync),
+        CALL(open_sync),      CALL(pack_and_place), CALL(free_all),
     };
     job state = {0};
     size_t least = 0;

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists of copies on a GPU. Short tables of copies lie in GPU memory, long ones in page-locked host
+ * memory: then a list goes to one of a few slots before it runs. Each run has an event, and a run
+ * waits for that which had its slot before: when all events are reached, all runs are done. */
+#include "backend/cuda/boxes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/device.h"
+
+#define SLOTS 4
+#define RESIDENT_BYTES (512u << 10)
+
+struct stw_box_device {
+    stw_box_lists lists;
+    uint32_t n_bases;
+    int ordinal;
+    uint32_t sms;
+    bool direct;               /* a base is page-locked host memory */
+    cudaEvent_t events[SLOTS]; /* of runs */
+    uint32_t n_events;         /* made so far */
+    uint64_t runs;             /* so far */
+    cudaStream_t side;         /* for what is set up */
+    stw_box_copy *resident;    /* all copies, or NULL */
+    stw_box_copy *slots;       /* [SLOTS][most] in GPU memory, or NULL */
+    stw_box_copy *staged;      /* all copies in page-locked memory, or NULL */
+    uint32_t most;             /* copies of a list */
+    const void **bound;        /* [n_bases] as given */
+    uint64_t *seen;            /* [n_bases] page-locked: as kernels see them */
+    uint64_t *bases;           /* [n_bases + 1] in GPU memory; behind them a sum */
+    uint64_t *sum;             /* page-locked */
+};
+
+static stw_status use(const stw_box_device *device, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_CUDA_TRY(cudaSetDevice(device->ordinal), "choosing the GPU");
+out:
+    return status;
+}
+
+static void close_device(stw_box_device *device) {
+    if (device == NULL) return;
+    if (device->side != NULL) {
+        (void)cudaSetDevice(device->ordinal);
+        for (uint32_t i = 0; i < device->n_events; i++)
+            (void)cudaEventSynchronize(device->events[i]);
+        (void)cudaStreamSynchronize(device->side);
+        (void)cudaStreamDestroy(device->side);
+    }
+    for (uint32_t i = 0; i < device->n_events; i++) (void)cudaEventDestroy(device->events[i]);
+    if (device->resident != NULL) (void)cudaFree(device->resident);
+    if (device->slots != NULL) (void)cudaFree(device->slots);
+    if (device->staged != NULL) (void)cudaFreeHost(device->staged);
+    if (device->seen != NULL) (void)cudaFreeHost(device->seen);
+    if (device->bases != NULL) (void)cudaFree(device->bases);
+    (void)cudaGetLastError();
+    free(device->bound);
+    free(device);
+}
+
+/* ---- opening ---- */
+
+static stw_status choose(stw_box_device *device, const stw_box_config *config, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    int count = 0, value = 0;
+    STW_CUDA_TRY(cudaGetDeviceCount(&count), "counting GPUs");
+    if (config->gpu_is_given) {
+        if (config->gpu >= (uint32_t)count)
+            STW_TRY(stw_fail(err, STW_STATUS_USAGE, "gpu", "found %u, expected fewer than %d",
+                             config->gpu, count));
+        device->ordinal = (int)config->gpu;
+    } else {
+        STW_CUDA_TRY(cudaGetDevice(&device->ordinal), "asking for the current GPU");
+    }
+    STW_TRY(use(device, err));
+    STW_CUDA_TRY(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device->ordinal),
+                 "counting multiprocessors");
+    device->sms = value < 1 ? 1 : (uint32_t)value;
+out:
+    return status;
+}
+
+static stw_status make_tables(stw_box_device *device, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_box_lists *lists = &device->lists;
+    const size_t bytes = (size_t)lists->first[lists->n] * sizeof *lists->copies;
+    const size_t addresses = ((size_t)device->n_bases + 1) * sizeof *device->bases;
+    void *memory = NULL;
+    for (uint32_t l = 0; l < lists->n; l++)
+        if (lists->first[l + 1] - lists->first[l] > device->most)
+            device->most = lists->first[l + 1] - lists->first[l];
+    STW_CUDA_TRY(cudaMalloc(&memory, addresses), "allocating a table of addresses");
+    device->bases = memory;
+    STW_CUDA_TRY(cudaHostAlloc(&memory, addresses, cudaHostAllocPortable),
+                 "allocating a table of addresses");
+    device->seen = memory;
+    device->sum = device->seen + device->n_bases;
+    if (bytes == 0) goto out;
+    if (bytes <= RESIDENT_BYTES) {
+        STW_CUDA_TRY(cudaMalloc(&memory, bytes), "allocating a table of copies");
+        device->resident = memory;
+        STW_CUDA_TRY(cudaMemcpyAsync(device->resident, lists->copies, bytes, cudaMemcpyHostToDevice,
+                                     device->side),
+                     "copying a table to the GPU");
+        STW_CUDA_TRY(cudaStreamSynchronize(device->side), "waiting for a table");
+        goto out;
+    }
+    STW_CUDA_TRY(cudaMalloc(&memory, SLOTS * (size_t)device->most * sizeof *device->slots),
+                 "allocating slots of a table of copies");
+    device->slots = memory;
+    STW_CUDA_TRY(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable),
+                 "allocating a table of copies");
+    device->staged = memory;
+    memcpy(device->staged, lists->copies, bytes);
+out:
+    return status;
+}
+
+static stw_status open_device(const stw_box_config *config, stw_box_device **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_box_device *device = calloc(1, sizeof *device);
+    *out = NULL;
+    if (device == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "boxes", "out of memory");
+    device->lists = config->lists;
+    device->n_bases = config->n_bases;
+    device->bound = calloc((size_t)config->n_bases + 1, sizeof *device->bound);
+    if (device->bound == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "boxes", "out of memory"));
+    STW_TRY(choose(device, config, err));
+    STW_CUDA_TRY(cudaStreamCreateWithFlags(&device->side, cudaStreamNonBlocking),
+                 "making a stream");
+    for (; device->n_events < SLOTS; device->n_events++)
+        STW_CUDA_TRY(
+            cudaEventCreateWithFlags(&device->events[device->n_events], cudaEventDisableTiming),
+            "making an event");
+    STW_TRY(make_tables(device, err));
+    *out = device;
+    device = NULL;
+out:
+    close_device(device);
+    return status;
+}
+
+/* ---- addresses ---- */
+
+/* The address by which a kernel reaches memory of the caller's. */
+static stw_status see(stw_box_device *device, uint32_t i, const void *address, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    struct cudaPointerAttributes about;
+    device->seen[i] = 0;
+    if (address == NULL) goto out;
+    STW_CUDA_TRY(cudaPointerGetAttributes(&about, address), "looking at the caller's memory");
+    if (about.devicePointer == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, "memory",
+                         "found host memory at %p, expected GPU memory or page-locked host memory",
+                         address));
+    if (about.type == cudaMemoryTypeDevice && about.device != device->ordinal)
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, "memory",
+                         "found memory of GPU %d at %p, expected memory of GPU %d", about.device,
+                         address, device->ordinal));
+    device->seen[i] = (uint64_t)(uintptr_t)about.devicePointer;
+    if (about.type == cudaMemoryTypeHost) device->direct = true;
+out:
+    return status;
+}
+
+static stw_status bind_device(stw_box_device *device, const void *const *addresses,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const size_t bytes = device->n_bases * sizeof *device->bound;
+    if (bytes == 0 || memcmp(device->bound, addresses, bytes) == 0) goto out;
+    STW_TRY(use(device, err));
+    for (int i = 0; i < SLOTS; i++)
+        STW_CUDA_TRY(cudaEventSynchronize(device->events[i]), "waiting for earlier rounds");
+    device->direct = false;
+    memset(device->bound, 0, bytes); /* none, if one is refused */
+    for (uint32_t i = 0; i < device->n_bases; i++) STW_TRY(see(device, i, addresses[i], err));
+    STW_CUDA_TRY(
+        cudaMemcpyAsync(device->bases, device->seen, bytes, cudaMemcpyHostToDevice, device->side),
+        "copying addresses to the GPU");
+    STW_CUDA_TRY(cudaStreamSynchronize(device->side), "waiting for addresses");
+    memcpy(device->bound, addresses, bytes);
+out:
+    return status;
+}
+
+/* ---- runs ---- */
+
+static stw_status run_list(stw_box_device *device, uint32_t list, const void *from_buffer,
+                           void *to_buffer, void *stream, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_box_lists *lists = &device->lists;
+    const uint32_t first = lists->first[list], n = lists->first[list + 1] - first;
+    const uint32_t slot = (uint32_t)(device->runs % SLOTS);
+    const stw_cuda_launch launch = {stream, device->sms};
+    stw_cuda_boxes boxes = {.bases = device->bases,
+                            .n = n,
+                            .tiles = lists->tiles[list],
+                            .from_buffer = from_buffer,
+                            .to_buffer = to_buffer,
+                            .direct = device->direct};
+    if (n == 0) goto out;
+    STW_TRY(use(device, err));
+    STW_CUDA_TRY(cudaStreamWaitEvent(launch.stream, device->events[slot], 0),
+                 "waiting for an earlier round");
+    if (device->resident != NULL) {
+        boxes.copies = device->resident + first;
+    } else {
+        stw_box_copy *copies = device->slots + (size_t)slot * device->most;
+        STW_CUDA_TRY(cudaMemcpyAsync(copies, device->staged + first, n * sizeof *copies,
+                                     cudaMemcpyHostToDevice, launch.stream),
+                     "copying a table to the GPU");
+        boxes.copies = copies;
+    }
+    STW_CUDA_TRY(stw_cuda_boxes_run(launch, &boxes), "starting copies of boxes");
+    STW_CUDA_TRY(cudaEventRecord(device->events[slot], launch.stream), "recording an event");
+    device->runs++;
+out:
+    return status;
+}
+
+static stw_status sum_bytes(stw_box_device *device, const void *address, uint64_t bytes,
+                            void *stream, uint64_t *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cuda_launch launch = {stream, device->sms};
+    uint64_t *sum = device->bases + device->n_bases;
+    struct cudaPointerAttributes about;
+    STW_TRY(use(device, err));
+    if (bytes > 0) STW_CUDA_TRY(cudaPointerGetAttributes(&about, address), "looking at memory");
+    if (bytes == 0 || about.devicePointer == NULL) { /* pageable memory */
+        STW_CUDA_TRY(cudaStreamSynchronize(launch.stream), "waiting for a stream");
+        *out = stw_box_host_sum(address, bytes);
+        goto out;
+    }
+    STW_CUDA_TRY(cudaMemsetAsync(sum, 0, sizeof *sum, launch.stream), "zeroing a sum");
+    STW_CUDA_TRY(stw_cuda_boxes_sum(launch, about.devicePointer, bytes, sum), "starting a sum");
+    STW_CUDA_TRY(
+        cudaMemcpyAsync(device->sum, sum, sizeof *sum, cudaMemcpyDeviceToHost, launch.stream),
+        "copying a sum");
+    STW_CUDA_TRY(cudaStreamSynchronize(launch.stream), "waiting for a sum");
+    *out = *device->sum;
+out:
+    return status;
+}
+
+static const stw_box_ops cuda_ops = {.name = "cuda",
+                                     .open = open_device,
+                                     .close = close_device,
+                                     .bind = bind_device,
+                                     .run = run_list,
+                                     .sum = sum_bytes};
+
+const stw_box_ops *stw_box_cuda_ops(void) { return &cuda_ops; }

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launchers of the kernels behind backend/boxes.h, as those of backend/cuda/kernels.h are. */
+#ifndef STW_BACKEND_CUDA_BOXES_H
+#define STW_BACKEND_CUDA_BOXES_H
+
+#include "backend/boxes.h"
+#include "backend/cuda/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** One list of copies. Everything that it points to is memory that the GPU reaches. */
+typedef struct stw_cuda_boxes {
+    const stw_box_copy *copies;
+    const uint64_t *bases; /* from STW_BOX_FIRST_BASE on */
+    uint32_t n, tiles;
+    const void *from_buffer;
+    void *to_buffer;
+    bool direct; /* something is page-locked host memory: a launch shaped for PCIe */
+} stw_cuda_boxes;
+
+/** Run a list. */
+cudaError_t stw_cuda_boxes_run(stw_cuda_launch launch, const stw_cuda_boxes *boxes);
+/** Add the sum of stw_box_sum_word over n bytes to *sum, which is GPU memory. */
+cudaError_t stw_cuda_boxes_sum(stw_cuda_launch launch, const void *address, uint64_t bytes,
+                               uint64_t *sum);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
