@@ -131,6 +131,16 @@ _SIGNATURES = {
     "stw_finish_step": (_STATUS, [c_void_p, POINTER(Sample), c_size_t]),
     "stw_read_state": (_STATUS, [c_void_p, c_char_p, c_uint32, c_uint64, c_uint64, c_void_p]),
     "stw_write_state": (_STATUS, [c_void_p, c_char_p, c_uint32, c_uint64, c_uint64, c_void_p]),
+    "stw_plan_sync": (_STATUS, [c_void_p, c_size_t, POINTER(c_void_p)]),
+    "stw_free_schedule": (None, [c_void_p]),
+    "stw_get_schedule_info": (_STATUS, [c_void_p, c_uint32, c_void_p, c_size_t]),
+    "stw_get_sync_messages": (_STATUS, [c_void_p, c_uint32, c_uint32, c_void_p, POINTER(c_uint32)]),
+    "stw_get_sync_parts": (_STATUS, [c_void_p, c_uint32, c_uint32, c_void_p, POINTER(c_uint32)]),
+    "stw_open_sync": (_STATUS, [c_void_p, c_uint32, c_void_p, c_size_t, POINTER(c_void_p)]),
+    "stw_free_sync": (None, [c_void_p]),
+    "stw_bind_sync": (_STATUS, [c_void_p, POINTER(c_void_p), c_uint32, POINTER(c_void_p), c_uint32]),
+    "stw_pack_round": (_STATUS, [c_void_p, c_uint32, c_void_p, c_void_p]),
+    "stw_place_round": (_STATUS, [c_void_p, c_uint32, c_void_p, c_void_p, c_void_p]),
 }
 
 
