@@ -39,6 +39,13 @@ class Examples(unittest.TestCase):
         norms = [line.split()[-1] for line in out.splitlines() if "step 10: loss 0." in line]
         self.assertEqual((len(norms), len(set(norms))), (2, 1))  # both ranks have one norm
 
+    @unittest.skipIf(VERSION < (2, 6), "FSDP2 needs torch 2.6")
+    def test_weight_sync(self) -> None:
+        out = self.run_example("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--standalone",
+                               os.path.join(EXAMPLES, "weight_sync.py"), ".")
+        self.assertIn("worker 1: step 3, version 3", out)
+        self.assertEqual(out.count("loaded what was written"), 2, out)
+
     @unittest.skipUnless(all(importlib.util.find_spec(name) for name in ["transformers", "accelerate"]), "transformers is missing")
     def test_trainer(self) -> None:
         self.assertIn("resumed run: the same bits", self.run_example(os.path.join(EXAMPLES, "trainer.py")))

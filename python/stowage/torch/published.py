@@ -108,25 +108,27 @@ class Names:
 class Model:
     """Both lists of the library. shapes and scaled: by published name; numbers: of the model's tensors, by name."""
 
-    def __init__(self, library: Any, handle: c_void_p) -> None:
+    def __init__(self, library: Any, path: bytes) -> None:
         self.library = library
-        self.handle = handle
+        self.handle, self._list = c_void_p(), c_void_p()
+        library.call("stw_open_model", path, ctypes.byref(self.handle))
+        library.call("stw_list_published", self.handle, ctypes.byref(self._list))
         self.shapes: Dict[str, Ints] = {}
         self.kinds: Dict[str, str] = {}
         self.scaled: Dict[str, bool] = {}
         names: List[str] = []
         row = _Tensor()
-        while library.fill("stw_get_published", row, handle, len(names)):
+        while library.fill("stw_get_published", row, self._list, len(names)):
             names.append(_native.text(row.name))
             self.shapes[names[-1]] = tuple(row.shape[:row.dimensions])
             self.kinds[names[-1]] = _native.text(row.kind)
             self.scaled[names[-1]] = False
         self.parts: List[Part] = []
         c = _Part()
-        while library.fill("stw_get_published_part", c, handle, len(self.parts)):
+        while library.fill("stw_get_published_part", c, self._list, len(self.parts)):
             n, m = c.dimensions, c.published_dimensions
             name = names[c.published]
-            self.scaled[name] = c.scale != _native.NONE
+            self.scaled[name] = self.scaled[name] or c.scale != _native.NONE
             self.parts.append(Part(_native.text(c.tensor_name), c.tensor, tuple(c.first[:n]), tuple(c.count[:n]), name,
                                    tuple(c.published_first[:m]), tuple(c.published_count[:m]), _native.text(c.way)))
 
@@ -140,17 +142,16 @@ class Model:
             library = _native.load()
         except _native.Error:
             return None
-        if not library.has("stw_get_published_part"):
+        if not library.has("stw_list_published"):
             return None
-        handle = c_void_p()
         try:
-            library.call("stw_open_model", path.encode(), ctypes.byref(handle))
+            model = Model(library, os.fsencode(path))
         except _native.Error:
             return None
-        model = Model(library, handle)
         return model if model.parts else None
 
     def __del__(self) -> None:
+        if getattr(self, "_list", None):
+            self.library.stw_free_published(self._list)
         if getattr(self, "handle", None):
             self.library.stw_free_model(self.handle)
-            self.handle = None
