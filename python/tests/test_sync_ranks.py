@@ -50,12 +50,12 @@ class SyncRanks(unittest.TestCase):
         self.launch("errors", 3)
 
     def test_fsdp2(self) -> None:
-        for world in [1, 3, 4]:
+        for world in [3, 4]:
             with self.subTest(world=world):
                 self.launch("fsdp2", world)
 
     def test_peers(self) -> None:
-        for what, where in [("refuses", "first"), ("refuses", "last"), ("killed", "first"), ("killed", "last"), ("stopped", "middle")]:
+        for what, where in [("refuses", "last"), ("killed", "first"), ("stopped", "middle")]:
             with self.subTest(what=what, where=where):
                 start = time.monotonic()
                 out = self.launch("peers", 3, WHAT=what, WHERE=where)
