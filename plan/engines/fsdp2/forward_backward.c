@@ -121,10 +121,13 @@ static void drop_offloaded(stw_pass *p, uint32_t at) {
     }
 }
 
-/* The last block's all-gather output is held until the loss is there. */
+/* The last block's all-gather output is held until the loss is there. Gradients that a step still
+ * needed go before a block is gathered, which is one thing; without sharding each of its modules
+ * waits for its own, the last one when the block has all but run. */
 static void forward(stw_pass *p) {
+    const uint32_t next = p->b->job->group > 1 ? 1 : 0;
     stw_pass_drop_held_root(p, false);
-    stw_pass_drop_held(p, 0);
+    if (next > 0) stw_pass_drop_held(p, 0);
     uint32_t from = stw_tensors_begin(p->b);
     p->tower = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU,
                          stw_vision_saved_bytes(p->b->job)); /* of no block */
@@ -143,7 +146,7 @@ static void forward(stw_pass *p) {
         stw_torch_unshard_in_forward(p->torch, from, p->chain[i]);
         forward_block(p, p->chain[i]);
         drop_offloaded(p, i);
-        stw_pass_drop_held(p, i + 1);
+        stw_pass_drop_held(p, i + next);
         from = stw_tensors_begin(p->b);
     }
     drop_offloaded(p, p->n_chain);
