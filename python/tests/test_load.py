@@ -73,6 +73,9 @@ class Load(unittest.TestCase):
             self.assertIs(other.head.weight, other.embed.weight)
             for (name, a), (_, b) in zip(self.net.state_dict().items(), other.state_dict().items()):
                 self.assertTrue(torch.equal(a.to(b.dtype), b), name)
+        tied = Net()
+        load(tied.state_dict(), self.folder)
+        self.assertTrue(torch.equal(tied.head.weight, self.net.embed.weight))
         state = {n: torch.zeros_like(t) for n, t in self.net.state_dict().items() if n != "head.weight"}
         state["experts"] = torch.zeros(7, 24, 5).permute(2, 1, 0)
         load(state, self.folder)

@@ -60,11 +60,12 @@ class _Job(NamedTuple):
 class _Load:
     def __init__(self, given: Any, folder: str) -> None:
         self.folder = folder
-        self.tensors: Dict[int, torch.Tensor] = {}
-        self.names: Dict[int, List[str]] = {}
+        self.tensors: Dict[Any, torch.Tensor] = {}
+        self.names: Dict[Any, List[str]] = {}
         for name, tensor in _named(given):
-            self.tensors[id(tensor)] = tensor
-            self.names.setdefault(id(tensor), []).append(name)
+            key = _identity(tensor)
+            self.tensors[key] = tensor
+            self.names.setdefault(key, []).append(name)
         self.files = read_folder(folder)
         self.model: Any = None
 
@@ -99,7 +100,7 @@ class _Load:
         missing = [self.names[key][0] for key in self.tensors if key not in found]
         return jobs, missing, left
 
-    def _published_parts(self, own: Mapping[str, int], found: Any, left: List[str]) -> Tuple[List[Part], List[str]]:
+    def _published_parts(self, own: Mapping[str, Any], found: Any, left: List[str]) -> Tuple[List[Part], List[str]]:
         """Parts that give tensors which the folder lacks under their own names, and names of files that are no part."""
         self.model = Names.of(os.path.dirname(self.folder) if os.path.isfile(self.folder) else self.folder, own_parameters(own)).model
         if self.model is None:
@@ -137,9 +138,17 @@ class _Load:
                 yield _Job(part.own, into, None, inner, False, part.tensor)
 
 
-def own_parameters(own: Mapping[str, int]) -> List[str]:
+def own_parameters(own: Mapping[str, Any]) -> List[str]:
     """One name of each tensor: a tied one may have names that the model's tables lack."""
     return list({key: name for name, key in reversed(list(own.items()))}.values())
+
+
+def _identity(tensor: torch.Tensor) -> Any:
+    """Equal for tied tensors: state_dict makes a new tensor of each name."""
+    shard = local(tensor)
+    if shard.is_meta or not shard.numel():
+        return id(tensor)
+    return shard.data_ptr(), tuple(tensor.shape), shard.stride(), shard.dtype
 
 
 def _named(given: Any) -> Iterator[Tuple[str, torch.Tensor]]:

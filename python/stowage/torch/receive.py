@@ -147,10 +147,9 @@ def share(bucket: torch.Tensor) -> Dict[str, Any]:
 
 def open_shared(handle: Mapping[str, Any], size: int, device: torch.device) -> torch.Tensor:
     fields = [base64.b64decode(f) if i in handle["bytes_at"] else f for i, f in enumerate(handle["handle"])]
-    kind = getattr(torch, "UntypedStorage", None)
     torch.cuda._lazy_init()
-    storage = kind._new_shared_cuda(device.index, *fields)
-    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, int(handle["offset"]), (size,))
+    storage = torch.UntypedStorage._new_shared_cuda(device.index, *fields)
+    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, int(handle["offset"]), (size,), (1,))
 
 
 class Process(Target):
@@ -286,7 +285,7 @@ class Receiver(Versioned):
             raise
 
     def _common_device(self) -> torch.device:
-        devices = {}
+        devices: Dict[torch.device, str] = {}
         for name, value in self._params.items():
             for piece in [value] if isinstance(value, (torch.Tensor, Slice)) else value:
                 tensor = piece.into if isinstance(piece, Slice) else piece

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -149,6 +150,8 @@ class Source:
                 if int(torch.cuda.cudart().cudaHostRegister(start, end - start, 0)) == 0:
                     self._locked.append((start, end - start))
                     continue
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(1, device=device)  # a launch reports the refusal once more, and clears it
                 for name, tensor in rows:
                     self._copies[name] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, pin_memory=True)
 
