@@ -97,7 +97,7 @@ static void gather_and_write(stw_builder *b, const stw_save *save) {
     const bool first = b->job->kinds[b->layout->kind].first;
     uint32_t copied = STW_OP_NONE;
     for (uint32_t t = 0; t < b->job->model->n_tensors && b->status == STW_STATUS_OK; t++) {
-        stw_gathered whole = stw_gather_tensor(b, t);
+        stw_gathered whole = stw_gather_tensor(b, t, STW_OP_NONE);
         if (first) {
             stw_transport down = {.kind = STW_OP_COPY,
                                   .stream = STW_STREAM_D2H,

@@ -31,12 +31,12 @@ uint64_t stw_gather_full(const stw_job *job, uint32_t tensor) {
     return stw_times(stw_times(stw_times(stw_div_up_u64(rows, ways), ways), cut), row);
 }
 
-stw_gathered stw_gather_tensor(stw_builder *b, uint32_t tensor) {
+stw_gathered stw_gather_tensor(stw_builder *b, uint32_t tensor, uint32_t after) {
     const stw_job *job = b->job;
     const uint64_t element = stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
     const bool on_host = b->decisions->state[0].place.params == STW_TIER_HOST;
     const uint64_t own = stw_times(stw_gather_own(job, b->layout->kind, tensor), element);
-    stw_gathered g = {.shard = STW_NO_EXTENT, .full = STW_NO_EXTENT, .ready = STW_OP_NONE};
+    stw_gathered g = {.shard = STW_NO_EXTENT, .full = STW_NO_EXTENT, .ready = after};
     g.bytes = stw_times(job->model->tensors[tensor].numel, element);
     if (on_host && own > 0) {
         g.shard = stw_alloc(b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, own);
@@ -47,7 +47,7 @@ stw_gathered stw_gather_tensor(stw_builder *b, uint32_t tensor) {
                                                .from = {STW_TIER_HOST, 0},
                                                .to = {STW_TIER_GPU, g.shard.offset},
                                                .bytes = own,
-                                               .after = {g.shard.alloc, STW_OP_NONE}});
+                                               .after = {g.shard.alloc, after}});
     }
     if (job->group == 1 || stw_times(job->model->tensors[tensor].numel, element) <= own) return g;
     stw_op op = stw_op_make(STW_OP_ALL_GATHER, STW_STREAM_COMM, STW_OP_NONE);

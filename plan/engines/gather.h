@@ -18,8 +18,9 @@ typedef struct stw_gathered {
  * gathered one with its padding. */
 uint64_t stw_gather_own(const stw_job *job, uint32_t kind, uint32_t tensor);
 uint64_t stw_gather_full(const stw_job *job, uint32_t tensor);
-/** Gather one tensor of the parameters within the movement that was begun last. */
-stw_gathered stw_gather_tensor(stw_builder *b, uint32_t tensor);
+/** Gather one tensor of the parameters within the movement that was begun last.
+ * @param after an operation that it waits for; STW_OP_NONE: none */
+stw_gathered stw_gather_tensor(stw_builder *b, uint32_t tensor, uint32_t after);
 /** Free it after an operation, or STW_OP_NONE. */
 void stw_gather_drop(stw_builder *b, stw_gathered *gathered, uint32_t after);
 

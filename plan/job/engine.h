@@ -229,6 +229,7 @@ typedef struct stw_engine {
     /** Seconds of one rank's CPU for a pass over so many bytes of host memory. Where it is set, the
      * program counts the calls that issue work to the GPU too (STW_OP_PASS, STW_OP_CALLS). */
     double (*cpu_pass)(const struct stw_job *job, double bytes);
+    bool sync_calls; /* a weight sync has calls (STW_OP_CALLS) for every tensor */
 
     /* ---- program ---- */
     STW_MUST_USE stw_status (*build)(const struct stw_job *job,

@@ -128,6 +128,8 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
         return job->cluster->host.object_store_bytes > 0;
     case STW_NEED_CALLS:
         return job->engine->cpu_pass != NULL;
+    case STW_NEED_ISSUES:
+        return job->engine->cpu_pass != NULL || (job->engine->sync_calls && has_rollout(job->run));
     case STW_NEED_RATE:
         return uses_rate(job, row);
     case STW_NEED_OWN_KERNELS:

@@ -166,7 +166,7 @@ static const stw_spec_row rows[] = {
      .needs = NEEDS(PLANS)},
     {IN(STW_UNIT_SECONDS, "node.host.call", host.call_s), .fallback = "10 us",
      .note = "of a framework's process, to issue one small operation to the GPU", BOUNDS(1e-9, 0.1),
-     .needs = NEEDS(CALLS)},
+     .needs = NEEDS(ISSUES)},
     {BPS("node.pcie.h2d", pcie.h2d_bps), .fallback = "50 GB/s", .note = "alone, per GPU", RATE},
     {BPS("node.pcie.d2h", pcie.d2h_bps), .fallback = "50 GB/s", .note = "alone, per GPU", RATE},
     {BPS("node.pcie.both", pcie.both_bps), .fallback = "45 GB/s",

@@ -71,6 +71,7 @@ typedef struct stw_spec_word {
     X(CPU_STEP, "nothing is updated on the CPU", "optimizer.implementation: cpu")                  \
     X(OWN_KERNELS, "the framework's own code updates on the CPU", "engine: stowage")               \
     X(CALLS, "the engine's programs have no calls and no pageable copies", NULL)                   \
+    X(ISSUES, "the engine's programs have no calls", NULL)                                         \
     X(RATE, "no such optimizer works on the CPU", NULL)                                            \
     X(ACCUMULATES, "a step has one micro batch", "batch.grad_accumulation: 2 or more")             \
     X(CACHES, "the engine has one arena and no caching allocator", NULL)                           \

@@ -524,11 +524,11 @@ static const char load_note[] =
  * (get_init_weight_context_manager); AReaL pull request 1182 (memory_efficient_load) */
 #define SPEC_OF_BOTH .name = "fsdp2", .section = &stw_fsdp_section, .check = stw_fsdp2_check
 #define TRAINS_WITH_FSDP2                                                                          \
-    .save_metadata = stw_fsdp2_save_metadata, .usual_load = usual_load, .load_note = load_note,    \
-    .margins = margins, .fixes = fixes, .turns = turns, .layouts = &stw_fsdp2_layouts,             \
-    .one_cut = true, .part = stw_tp_part, .representative = stw_chunks_representative,             \
-    .parts = stw_chunks_parts, .cut = stw_chunks_cut, .counts = stw_chunks_count,                  \
-    .places = places, .build = build
+    .sync_calls = true, .save_metadata = stw_fsdp2_save_metadata, .usual_load = usual_load,        \
+    .load_note = load_note, .margins = margins, .fixes = fixes, .turns = turns,                    \
+    .layouts = &stw_fsdp2_layouts, .one_cut = true, .part = stw_tp_part,                           \
+    .representative = stw_chunks_representative, .parts = stw_chunks_parts, .cut = stw_chunks_cut, \
+    .counts = stw_chunks_count, .places = places, .build = build
 
 /* State of any kind of quantum lies with the parameters of the blocks that it is of: ascending, so
  * that a bucket is of few blocks, whose forward waits for it. */
