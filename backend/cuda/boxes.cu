@@ -198,7 +198,7 @@ __device__ uint32_t find_copy(const stw_box_copy *copies, uint32_t low, uint32_t
     return low;
 }
 
-__global__ void __launch_bounds__(threads_per_block, 4)
+__global__ void __launch_bounds__(threads_per_block, 2)
     boxes_kernel(const __grid_constant__ stw_cuda_boxes b) {
     __shared__ stw_box_copy copy;
     uint32_t at = 0;
