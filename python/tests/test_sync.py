@@ -138,6 +138,8 @@ class OneProcess(unittest.TestCase):
 
     def test_slices_and_large_tensors(self) -> None:
         given = [("large", torch.randn(3000, 400)), ("small", torch.randn(64))]
+        with self.assertRaisesRegex(TypeError, "target: found str, expected Callback"):
+            WeightSync(given, "folder")
         with self.assertRaisesRegex(stowage.Error, r"large: whole it needs bucket_bytes of 2400000, found 1048576"):
             WeightSync(given, Callback(print), bucket_bytes=MIB)
         got = torch.zeros(3000, 400)

@@ -294,6 +294,13 @@ static size_t timed_checksum(const char *p) {
     return 0;
 }
 
+/* Seconds below 0.0001 have an exponent. */
+static size_t exponent_length(const char *p) {
+    if (*p != 'e' || (p[1] != '-' && p[1] != '+')) return 0;
+    const size_t n = strspn(p + 2, "0123456789");
+    return n > 0 ? 2 + n : 0;
+}
+
 /* Numbers and their units are not compared, nor is the width of columns and rules: seconds, dates
  * and rates are measured. */
 static void mask(char *text) {
@@ -303,7 +310,8 @@ static void mask(char *text) {
         if (key > 0) p += key + strcspn(p + key, "\"");
         size_t n = strspn(p, "0123456789.,");
         if (isdigit((unsigned char)*p) && n > 0) {
-            p += n + unit_length(p + n);
+            p += n + exponent_length(p + n);
+            p += unit_length(p);
             *to++ = '#';
         } else if (*p == ' ' && to > text && (to[-1] == ' ' || to[-1] == '\n')) {
             p++;

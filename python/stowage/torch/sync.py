@@ -65,6 +65,8 @@ class WeightSync:
         self.check = check
         self._broken: Optional[str] = None
         self._group = Group(process_group)
+        if target is not None and not isinstance(target, Target):
+            raise TypeError(f"target: found {type(target).__name__}, expected Callback, Process, Ranks, Folder or None")
         self._target = target if target is not None else Target()
         self._target.group = self._group
         try:
