@@ -132,8 +132,8 @@ class Stowage(Nothing):
         if options.bucket_mib:
             more.update(bucket=options.bucket_mib << 20, depth=options.depth)
         self.optimizer = AdamW(model.named_parameters(), **RATES, clip_norm=options.clip or None,
-                               gpu_memory=everything if what == "resident" else 0,
-                               overlap=what.startswith("hidden"), **more)
+                               gpu_memory=everything if what == "resident" else 0, overlap=False,
+                               **more)
         if what.startswith("hidden"):
             self.optimizer.hide_behind(model)
 

@@ -9,7 +9,9 @@
 #define LEAST_SHARE 8 /* of the buffers that a role has, one in so many */
 /* Where a round has less room than this share of its limit nobody looks for more. */
 #define FULL_SHARE 64
-#define MOST_LOOKS 64 /* at rounds, for one lot, before it goes to one that is empty */
+/* At rounds, for one lot, before it goes to one that is empty: the first ones with room, then the
+ * last ones before the empty one. */
+#define MOST_LOOKS 64
 
 /* Bytes are counted in units of STW_SYNC_ALIGN, and rounds x ranks of them are kept. */
 typedef struct work {
@@ -120,9 +122,12 @@ static uint32_t choose(const work *w) {
         if (w->open[role][rank] > round) round = w->open[role][rank];
         if (w->end[role][rank] > empty) empty = w->end[role][rank];
     }
-    for (int looks = 0; looks < MOST_LOOKS && round < empty; looks++, round++)
+    for (uint32_t looks = 0; looks < MOST_LOOKS && round < empty; looks++, round++) {
+        if (looks == MOST_LOOKS / 2 && empty - round > MOST_LOOKS / 2)
+            round = empty - MOST_LOOKS / 2;
         if (has_room(w, round)) return round;
-    return round < empty ? empty : round;
+    }
+    return round;
 }
 
 static stw_status put(work *w, stw_sync_lot *lot, stw_error *err) {

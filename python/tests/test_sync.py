@@ -108,7 +108,13 @@ class Boxes(unittest.TestCase):
         tensor = torch.randn(37, 11).bfloat16()
         total = bit_sum(tensor, (0, 0), (37, 11))
         parts = sum(bit_sum(tensor[a:a + 10], (a, 0), (37, 11)) for a in range(0, 37, 10))
-        self.assertEqual(total % (1 << 64), parts % (1 << 64))
+        self.assertEqual(total, parts)
+        index = torch.arange(37 * 11)
+        bits = tensor.view(torch.int16).flatten().long()
+        odd = 0x9E3779B97F4A7C15 - (1 << 64)
+        self.assertEqual(total, (bits * (index * odd + 1)).sum())
+        for box in [((0,), (37 * 11,)), ((0, 0, 0), (1, 37, 11))]:
+            self.assertEqual(total, bit_sum(tensor.reshape(box[1]), box[0], box[1]))
         swapped = tensor.clone()
         swapped[3], swapped[4] = tensor[4], tensor[3]
         self.assertNotEqual(total, bit_sum(swapped, (0, 0), (37, 11)))

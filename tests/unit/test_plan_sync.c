@@ -410,6 +410,30 @@ static void late_senders_begin_at_once(void) {
     free(targets);
 }
 
+/* Rounds that are nearly full hide no later one that has room. */
+static void buckets_are_full(void) {
+    enum { N = 1600 };
+    stw_sync_tensor *tensors = calloc(N, sizeof *tensors);
+    stw_sync_piece *sources = calloc(N, sizeof *sources), *targets = calloc(N, sizeof *targets);
+    stw_sync_schedule *schedule = NULL;
+    CU_ASSERT_FATAL(tensors != NULL && sources != NULL && targets != NULL);
+    for (uint32_t t = 0; t < N; t++) {
+        tensors[t] = one_tensor;
+        tensors[t].shape[0] = 1920; /* 120 KiB: eight in a bucket, and 64 KiB stay free */
+        sources[t] = piece_of(0, 0, 1920, 32);
+        targets[t] = sources[t];
+        sources[t].tensor = targets[t].tensor = t;
+        targets[t].memory = STW_SYNC_NONE;
+    }
+    const stw_sync_job job = {tensors, sources, targets, N, N, N, 1, STW_SYNC_LEAST_BUCKET};
+    CHECK_OK(stw_sync_schedule_new(stw_pool_new(), &job, &schedule, err));
+    CU_ASSERT(stw_sync_schedule_rounds(schedule) == N / 8);
+    stw_sync_schedule_free(schedule);
+    free(tensors);
+    free(sources);
+    free(targets);
+}
+
 /* ---- a large model ---- */
 
 /* 36,945 tensors on 32 ranks to two engines of TP 8. */
@@ -471,4 +495,5 @@ STW_TEST_MAIN("weight sync schedules", {"boxes are cut", boxes_are_cut},
               {"shared bytes are packed once", shared_bytes_are_packed_once},
               {"replicas take turns", replicas_take_turns},
               {"late senders begin at once", late_senders_begin_at_once},
+              {"buckets are full", buckets_are_full},
               {"large models are fast", large_models_are_fast})

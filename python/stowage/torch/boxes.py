@@ -283,29 +283,35 @@ def wants_of(params: Mapping[str, Wanted], shapes: Mapping[str, Ints], aliases: 
 # ---- sums --------------------------------------------------------------------------------------
 
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 / golden ratio
-_CHUNK = 1 << 20  # elements
 
 
-def bit_sum(tensor: torch.Tensor, first: Ints, shape: Sequence[int]) -> int:
+def bit_sum(tensor: torch.Tensor, first: Ints, shape: Sequence[int]) -> torch.Tensor:
     """Sum over the elements of a box of their bits times a number that depends on where the element lies in the whole
-    tensor of `shape`, modulo 2^64. Sums of the boxes of a partition add up to the sum of the whole."""
+    tensor of `shape`, modulo 2^64: int64, no dimensions, on the tensor's device. Sums of the boxes of a partition add up to
+    the sum of the whole.
+
+    The number is _ODD x index + 1, and an index is a sum over dimensions: the sum over elements is that of each dimension's
+    coordinates times the sums over all other dimensions, which are read without a copy in int64."""
+    if not tensor.dim():
+        tensor = tensor.reshape(1)
+        first, shape = (0,), (1,)
+    zero = torch.zeros((), dtype=torch.int64, device=tensor.device)
     if tensor.numel() == 0:
-        return 0
-    if tensor.numel() > _CHUNK and tensor.dim():
-        d = max(range(tensor.dim()), key=lambda k: tensor.shape[k])
-        step = max(1, tensor.shape[d] * _CHUNK // tensor.numel())
-        if step < tensor.shape[d]:
-            total = 0
-            for at in range(0, tensor.shape[d], step):
-                place = (*first[:d], first[d] + at, *first[d + 1:])
-                total += bit_sum(tensor.narrow(d, at, min(step, tensor.shape[d] - at)), place, shape)
-            return wrap(total)
-    bits = tensor.detach().contiguous().view(torch.int32 if tensor.element_size() == 4 else torch.int16).to(torch.int64)
-    index = torch.zeros((), dtype=torch.int64, device=tensor.device)
+        return zero
+    bits = tensor.detach().contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+    indices, total = zero, zero
     for d, stride in enumerate(row_major(shape)):
-        line = (torch.arange(tensor.shape[d], dtype=torch.int64, device=tensor.device) + first[d]) * stride
-        index = index.unsqueeze(-1) + line
-    return int((bits * (index * _ODD + 1)).sum())
+        others = [k for k in range(bits.dim()) if k != d]
+        line = bits.sum(others, dtype=torch.int64) if others else bits.to(torch.int64)
+        place = torch.arange(bits.shape[d], dtype=torch.int64, device=bits.device) + first[d]
+        indices = indices + (line * place).sum() * stride
+        total = line.sum()
+    return indices * _ODD + total
+
+
+def bit_value(sums: Sequence[torch.Tensor]) -> int:
+    """All of them added, in the range of int64."""
+    return wrap(sum(int(s) for s in sums))
 
 
 def wrap(value: int) -> int:

@@ -379,7 +379,7 @@ class Receiver(Versioned):
 
     def _compare(self, sums: Sequence[int]) -> None:
         for want, expected in zip(self._wants, sums):
-            if bit_sum(want.into, want.first, self._shapes[want.name]) != expected:
+            if int(bit_sum(want.into, want.first, self._shapes[want.name])) != expected:
                 raise _native.Error(f"{want.name} {show((want.first, want.count))}: the receiver's bits differ from the sender's")
 
     def close(self) -> None:

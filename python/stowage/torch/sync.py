@@ -12,7 +12,7 @@ import torch
 
 from .. import _native
 from .._sync import MIN_BUCKET, Info, Message, Part, Piece, Rounds, Schedule, TensorRow
-from .boxes import BYTES, FOLD, TORCH, Box, Want, bit_sum, first_holders, group_by_tensor, meet, product, show, wrap
+from .boxes import BYTES, FOLD, TORCH, Box, Want, bit_sum, bit_value, first_holders, group_by_tensor, meet, product, show
 from .group import Group
 from .source import Described, Source, describe, join
 from .target import Delivery, Target
@@ -282,7 +282,7 @@ class _Run:
         self.step = step
         self.rounds = owner._info.rounds
         self.failure: Optional[Exception] = None  # of the target: messages go on, the other ranks need them
-        self.sums: Dict[int, int] = {}
+        self.sums: Dict[int, List[torch.Tensor]] = {}
         self.cuda = owner._device.type == "cuda"
 
     def all(self) -> Optional[Exception]:
@@ -343,8 +343,7 @@ class _Run:
         parts = own._deliveries[number % HALVES][number]
         if own.check:
             for part in parts:
-                total = self.sums.get(part.want, 0) + bit_sum(part.tensor, part.box[0], own._table.shapes[part.name])
-                self.sums[part.want] = wrap(total)
+                self.sums.setdefault(part.want, []).append(bit_sum(part.tensor, part.box[0], own._table.shapes[part.name]))
         self._try(lambda: own._target.deliver(number, number % HALVES, parts))
         if self.cuda:
             half.taken = torch.cuda.current_stream(own._device).record_event()
@@ -392,7 +391,7 @@ class _Run:
         boxes: Dict[int, List[Box]] = {}
         for name, box in keys:
             boxes.setdefault(own._index[name], []).append(box)
-        found = {key: 0 for key in keys}
+        found: Dict[Tuple[str, Box], List[torch.Tensor]] = {key: [] for key in keys}
         held = group_by_tensor(own._sources)
         self.pieces = group_by_tensor(p for p in own._sources if p.rank == own._group.rank)
         for tensor, wanted in boxes.items():
@@ -401,28 +400,28 @@ class _Run:
                 for box in wanted:
                     inner = meet(part, box)
                     if inner is not None:
-                        found[name, box] = wrap(found[name, box] + self._source_sum(tensor, inner))
-        values = own._group.add([found[key] for key in keys])
+                        found[name, box] += self._source_sums(tensor, inner)
+        values = own._group.add([bit_value(found[key]) for key in keys])
         return dict(zip(keys, values))
 
-    def _source_sum(self, tensor: int, box: Box) -> int:
+    def _source_sums(self, tensor: int, box: Box) -> List[torch.Tensor]:
         """Of a box that lies in the pieces of this rank."""
         own = self.owner
         name = own._names[tensor]
         shape = FOLD.values(own._table.shapes[name])
-        total = 0
+        sums = []
         for piece in self.pieces[tensor]:
             inner = meet((piece.first, piece.count), box)
             if inner is not None:
                 offset = piece.offset + sum((f - p) * s for f, p, s in zip(inner[0], piece.first, piece.stride))
                 view = own._source.view(piece.memory, inner[1], piece.stride, offset)
-                total += bit_sum(view.to(TORCH[own._table.dtypes[name]]), inner[0], shape)
-        return wrap(total)
+                sums.append(bit_sum(view.to(TORCH[own._table.dtypes[name]]), inner[0], shape))
+        return sums
 
     def _compare(self, expected: Dict[Tuple[str, Box], int]) -> None:
         own = self.owner
         for i, want in enumerate(own._wants):
             shape = own._table.shapes[want.name]
-            found = self.sums.get(i, 0) if want.into is None else bit_sum(want.into, want.first, shape)
-            if found != expected[self._key(i)]:
+            sums = self.sums.get(i, []) if want.into is None else [bit_sum(want.into, want.first, shape)]
+            if bit_value(sums) != expected[self._key(i)]:
                 raise _native.Error(f"{want.name} {show((want.first, want.count))}: the target's bits differ from the source's")
