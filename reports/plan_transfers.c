@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "core/checked.h"
-#include "plan/engines/piece_sync.h"
+#include "plan/engines/sync_plan.h"
 #include "plan/engines/weight_sync.h"
 #include "plan/files/plan_file.h"
 #include "reports/plan_sections.h"
@@ -52,7 +52,7 @@ static void put_checkpoint(const stw_section *s) {
 /* A framework that hands over whole tensors in buckets has no room for a larger one. */
 static void put_largest(const stw_section *s) {
     const stw_job *job = s->plan->job;
-    const stw_role *role = stw_sync_role(job);
+    const stw_role *role = stw_synced_role(job);
     const stw_tensor *largest = NULL;
     if (role == NULL || job->engine->spec.own_process) return;
     for (uint32_t t = 0; t < job->model->n_tensors; t++)
@@ -67,34 +67,37 @@ static void put_largest(const stw_section *s) {
                  largest->name, stw_word_size(stw_times(largest->numel, element)).text, role->name);
 }
 
-/* Stowage's own: what comes to the rank that lacks most, whatever its kind. */
-static void put_own_sync(const stw_section *s, const stw_movement *m) {
+/* Stowage's own: rooms and rounds, and what comes to the rank that receives most. */
+static void put_own_sync(const stw_section *s) {
     const stw_job *job = s->plan->job;
-    stw_sync_needs most = {0, 0};
-    for (uint32_t k = 0; k < job->n_kinds; k++) {
-        stw_sync_needs of = {0, 0};
-        if (job->kinds[k].home == 0 && stw_sync_needs_of(job, k, &of, NULL) != STW_STATUS_OK)
-            s->out->failed = true;
-        if (of.lacks >= most.lacks) most = of;
+    const stw_sync_plan *sync = NULL;
+    if (stw_sync_plan_of(job, &sync, NULL) != STW_STATUS_OK) {
+        s->out->failed = true;
+        return;
     }
-    const uint64_t element = stw_max_u64(stw_dtype_bits(stw_sync_role(job)->dtype) / 8, 1);
+    const stw_sync_kind *most = &sync->kinds[0];
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        const stw_sync_kind *kind = &sync->kinds[k];
+        const uint64_t comes = kind->total.near_received + kind->total.far_received;
+        if (comes > most->total.near_received + most->total.far_received ||
+            (comes == 0 && kind->total.placed > most->total.placed))
+            most = kind;
+    }
+    const stw_sync_load *t = &most->total;
     stw_doc_line(s->out, s->format,
-                 "Weight sync (planned, not executed): in %" PRIu32
-                 " rounds, in each of which a rank packs at most %s of its parameters; a rank of "
-                 "the rollout takes %s, of which at most %s come from other ranks.",
-                 m->transfer.n_pieces, stw_word_size(m->transfer.pieces[0].room_bytes).text,
-                 stw_word_gib(stw_times(most.needs, element)).text,
-                 stw_word_gib(stw_times(most.lacks, element)).text);
+                 "Weight sync (planned, not executed): %" PRIu32 " rounds with %s of at most %s on "
+                 "a GPU; a rank of the rollout takes %s, of which at most %s come from other ranks "
+                 "of its node and %s from other nodes.",
+                 sync->n_rounds, sync->sets > 1 ? "two sets of buffers" : "buffers",
+                 stw_word_size(stw_sync_room(&sync->trainer)).text, stw_word_gib(t->placed).text,
+                 stw_word_gib(t->near_received).text, stw_word_gib(t->far_received).text);
 }
 
 static void put_sync(const stw_section *s) {
     const stw_program *program = s->plan->programs[s->plan->job->largest];
     const stw_movement *m = stw_program_movement(program, STW_PHASE_WEIGHT_SYNC);
+    if (m != NULL && m->by_stowage) put_own_sync(s);
     if (m == NULL || m->transfer.n_pieces == 0) return;
-    if (m->by_stowage) {
-        put_own_sync(s, m);
-        return;
-    }
     const uint64_t gathered = sum(program, STW_PHASE_WEIGHT_SYNC, STW_OP_ALL_GATHER);
     const uint64_t sent = sum(program, STW_PHASE_WEIGHT_SYNC, STW_OP_SEND);
     stw_doc_line(s->out, s->format,

@@ -7,7 +7,7 @@
 #include "core/units.h"
 #include "plan/engines/gather.h"
 
-const stw_role *stw_sync_role(const stw_job *job) {
+const stw_role *stw_synced_role(const stw_job *job) {
     for (uint32_t i = 0; i < job->run->n_roles; i++)
         if (job->run->roles[i].kind == STW_ROLE_ROLLOUT) return &job->run->roles[i];
     return NULL;
@@ -118,7 +118,7 @@ static void place(sync *s, uint64_t elements, uint32_t ready) {
     s->filled = stw_plus(s->filled, op.bytes);
 }
 
-static void drop(sync *s, stw_sync_tensor *t) {
+static void drop(sync *s, stw_whole_tensor *t) {
     for (int i = 0; i < 3; i++)
         stw_free_after(s->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, t->extents[i],
                        t->ready != STW_OP_NONE ? t->ready : STW_OP_NONE);
@@ -149,7 +149,7 @@ static void by_tensors(sync *s) {
             stw_times(s->source->elements(s->source->state, s->b, i), s->element);
         if (bytes == 0) continue;
         if (stw_plus(s->filled, bytes) > s->bucket_bytes) hand_over(s);
-        stw_sync_tensor t = s->source->gather(s->source->state, s->b, i);
+        stw_whole_tensor t = s->source->gather(s->source->state, s->b, i);
         stw_extent cast = STW_NO_EXTENT;
         if (casts(s)) cast = stw_alloc(s->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, bytes);
         place(s, t.elements, t.ready);
@@ -161,7 +161,7 @@ static void by_tensors(sync *s) {
 }
 
 /* Tensors of a bucket together, then flattened. */
-static void flatten(sync *s, stw_sync_tensor *held, uint32_t *n) {
+static void flatten(sync *s, stw_whole_tensor *held, uint32_t *n) {
     uint64_t elements = 0;
     uint32_t ready = STW_OP_NONE;
     for (uint32_t i = 0; i < *n; i++) {
@@ -181,7 +181,7 @@ static void flatten(sync *s, stw_sync_tensor *held, uint32_t *n) {
 }
 
 static void by_buckets(sync *s) {
-    stw_sync_tensor *held =
+    stw_whole_tensor *held =
         stw_pool_array(s->b->program->pool, (size_t)s->source->n + 1, sizeof *held);
     uint64_t bytes = 0;
     uint32_t n = 0;
@@ -203,7 +203,7 @@ static void by_buckets(sync *s) {
 }
 
 void stw_build_weight_sync(stw_builder *b, const stw_sync_source *source) {
-    sync s = {.b = b, .role = stw_sync_role(b->job), .source = source, .placed = STW_OP_NONE};
+    sync s = {.b = b, .role = stw_synced_role(b->job), .source = source, .placed = STW_OP_NONE};
     if (s.role == NULL || b->status != STW_STATUS_OK) return;
     look_at_role(&s);
     const stw_transfer transfer = pieces_of(&s);
@@ -241,12 +241,12 @@ static uint32_t call(stw_builder *b) {
     return stw_append(b, op);
 }
 
-static stw_sync_tensor gather_chunks(const void *state, stw_builder *b, uint32_t index) {
+static stw_whole_tensor gather_chunks(const void *state, stw_builder *b, uint32_t index) {
     const stw_gathered g = stw_gather_tensor(b, index, call(b));
     (void)state;
-    return (stw_sync_tensor){.elements = b->job->model->tensors[index].numel,
-                             .extents = {g.full, g.shard, STW_NO_EXTENT},
-                             .ready = g.ready};
+    return (stw_whole_tensor){.elements = b->job->model->tensors[index].numel,
+                              .extents = {g.full, g.shard, STW_NO_EXTENT},
+                              .ready = g.ready};
 }
 
 stw_sync_source stw_sync_of_chunks(const stw_job *job) {

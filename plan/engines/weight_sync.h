@@ -17,22 +17,22 @@
 #include "plan/engines/park.h"
 
 /** One whole tensor on its way. */
-typedef struct stw_sync_tensor {
+typedef struct stw_whole_tensor {
     uint64_t elements;     /* of the tensor, as the rollout takes it */
     stw_extent extents[3]; /* what was allocated to make it */
     uint32_t ready;        /* the operation that made it */
-} stw_sync_tensor;
+} stw_whole_tensor;
 
 /** How an engine makes tensors whole. */
 typedef struct stw_sync_source {
     uint32_t n; /* tensors */
     uint64_t (*elements)(const void *state, const stw_builder *b, uint32_t index);
-    stw_sync_tensor (*gather)(const void *state, stw_builder *b, uint32_t index);
+    stw_whole_tensor (*gather)(const void *state, stw_builder *b, uint32_t index);
     const void *state;
 } stw_sync_source;
 
 /** The role that the trainer's weights go to; NULL: there is none. */
-const stw_role *stw_sync_role(const stw_job *job);
+const stw_role *stw_synced_role(const stw_job *job);
 /** The movement; nothing without a rollout role. Parked parameters come back for it. */
 void stw_build_weight_sync(stw_builder *b, const stw_sync_source *source);
 /** The source of an engine whose ranks hold chunks of whole tensors (gather.h). */

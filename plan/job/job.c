@@ -461,6 +461,13 @@ stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const
         return stw_fail(err, STW_STATUS_NO_MEMORY, "job", "out of memory");
     }
     job->pool = pool;
+    job->once = stw_pool_alloc(pool, sizeof *job->once);
+    if (job->once == NULL) {
+        stw_pool_free(pool);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "job", "out of memory");
+    }
+    job->once->job = job;
+    pthread_mutex_init(&job->once->mutex, NULL);
     job->cluster = cluster;
     job->run = run;
     job->engine = engine;
@@ -489,6 +496,8 @@ void stw_job_free(stw_job *job) {
     if (job == NULL) return;
     for (uint32_t r = 1; job->roles != NULL && r < job->n_roles; r++)
         stw_job_free(job->roles[r].own);
+    pthread_mutex_destroy(&job->once->mutex);
+    stw_pool_free(job->once->pool);
     stw_pool_free(job->pool);
 }
 

@@ -6,6 +6,8 @@
 #ifndef STW_PLAN_JOB_H
 #define STW_PLAN_JOB_H
 
+#include <pthread.h>
+
 #include "models/model.h"
 #include "plan/job/engine.h"
 #include "plan/job/roles.h"
@@ -35,8 +37,17 @@ typedef struct stw_host_kind {
     uint32_t *kind_ranks; /* [n_kinds] ranks of each kind on such a node */
 } stw_host_kind;
 
+/** What an engine derives from a job when it first needs it: made once, by any thread. */
+typedef struct stw_job_once {
+    pthread_mutex_t mutex;
+    const struct stw_job *job; /* whose it is; jobs made from it share it */
+    stw_pool *pool;            /* of the value */
+    const void *value;         /* NULL: not made yet */
+} stw_job_once;
+
 typedef struct stw_job {
     stw_pool *pool;
+    stw_job_once *once;
     const stw_model *model; /* with what the engine adds and the adapters of trainable.lora */
     bool *frozen;           /* [model.n_tensors] without gradients and moments; NULL: none is */
     bool one_cut;           /* params, grads and optimizer state share one partition */

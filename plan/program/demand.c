@@ -401,6 +401,12 @@ static void demand_all_to_all(const stw_job *job, const stw_op *op, stw_demand *
     add_links(&time, out);
 }
 
+static void demand_exchange(const stw_job *job, const stw_op *op, stw_demand *out) {
+    const stw_link_time time = stw_link_messages(job->cluster, (double)op->near_bytes,
+                                                 (double)op->far_bytes, op->far_messages);
+    add_links(&time, out);
+}
+
 double stw_demand_reader_bps(const stw_job *job) {
     return job->engine->spec.own_process ? job->cluster->host.file_read_rank_bps : LOADER_BPS;
 }

@@ -112,3 +112,12 @@ stw_link_time stw_link_all_to_all(const stw_cluster *cluster, uint32_t ranks, ui
         .nvlink_s = on_node > 1 ? per(part * (w.on_node - 1), cluster->nvlink_bps) : 0,
         .nic_s = away > 0 ? per(part * away, cluster->nic_bps) : 0};
 }
+
+stw_link_time stw_link_messages(const stw_cluster *cluster, double near_bytes, double far_bytes,
+                                double far_messages) {
+    const double hop = far_bytes > 0 ? ring_net[SIMPLE] : ring_nvlink[SIMPLE];
+    if (near_bytes <= 0 && far_bytes <= 0) return (stw_link_time){0};
+    return (stw_link_time){.startup_s = US * (ring_base[SIMPLE] + hop + POST[LL] * far_messages),
+                           .nvlink_s = per(near_bytes, cluster->nvlink_bps),
+                           .nic_s = per(far_bytes, cluster->nic_bps)};
+}

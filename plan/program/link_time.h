@@ -18,5 +18,9 @@ stw_link_time stw_link_collective(const stw_cluster *cluster, stw_op_kind kind, 
 /** Every rank sends an equal part of `bytes` to every other one, each by its own link. */
 stw_link_time stw_link_all_to_all(const stw_cluster *cluster, uint32_t ranks, uint32_t on_node,
                                   double bytes, double calls);
+/** Messages between pairs, issued together: the bytes of the busiest NVLink and NIC in one
+ * direction, and how many messages a rank has between nodes. */
+stw_link_time stw_link_messages(const stw_cluster *cluster, double near_bytes, double far_bytes,
+                                double far_messages);
 
 #endif

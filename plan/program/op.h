@@ -51,7 +51,9 @@
     X(REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, BLOCK, collective, unit)                       \
     X(ALL_REDUCE, "all_reduce", COLLECTIVE, BLOCK, collective, unit)                               \
     /* `bytes`: what one rank has for all of them together */                                      \
-    X(ALL_TO_ALL, "all_to_all", COLLECTIVE, BLOCK, all_to_all, unit)
+    X(ALL_TO_ALL, "all_to_all", COLLECTIVE, BLOCK, all_to_all, unit)                               \
+    /* messages between pairs of ranks: `bytes` come to this one */                                \
+    X(EXCHANGE, "exchange", COLLECTIVE, PIECE, exchange, unit)
 
 #define X(name, text, class, unit, demand, check) STW_OP_##name,
 typedef enum stw_op_kind { STW_OP_TABLE(X) STW_N_OP_KINDS } stw_op_kind;
@@ -116,6 +118,9 @@ typedef struct stw_op {
     uint32_t n_work;
     const stw_work_item *work; /* [n_work] of compute: what it consists of; in the program's pool */
     double wait_s;             /* of idle: for other ranks */
+    uint64_t near_bytes;       /* of an exchange: on the busiest NVLink, in one direction */
+    uint64_t far_bytes;        /* the same of the busiest NIC */
+    uint32_t far_messages;     /* of an exchange: of one rank between nodes, at most */
 } stw_op;
 
 /** A row of the table. */

@@ -48,3 +48,43 @@ unsigned stw_box_subtract(const stw_box *box, const stw_box *part, stw_box rests
     }
     return n;
 }
+
+/* The rest of a row that was begun, whole rows, the beginning of another: each within `row`, of
+ * which the dimensions before d are set. */
+static unsigned cut_run(const uint64_t *shape, int d, stw_box row, uint64_t first, uint64_t count,
+                        stw_box *boxes) {
+    uint64_t inner = 1;
+    unsigned n = 0;
+    for (int k = d + 1; k < STW_BOX_DIMS; k++) {
+        inner *= shape[k];
+        row.first[k] = 0;
+        row.count[k] = shape[k];
+    }
+    if (first % inner > 0) {
+        const uint64_t rest = inner - first % inner, part = rest < count ? rest : count;
+        row.first[d] = first / inner;
+        row.count[d] = 1;
+        n += cut_run(shape, d + 1, row, first % inner, part, boxes);
+        first += part;
+        count -= part;
+    }
+    if (count >= inner) {
+        row.first[d] = first / inner;
+        row.count[d] = count / inner;
+        boxes[n++] = row;
+        first += row.count[d] * inner;
+        count %= inner;
+    }
+    if (count > 0) {
+        row.first[d] = first / inner;
+        row.count[d] = 1;
+        n += cut_run(shape, d + 1, row, 0, count, boxes + n);
+    }
+    return n;
+}
+
+unsigned stw_box_of_run(const uint64_t *shape, uint64_t first, uint64_t count,
+                        stw_box boxes[STW_BOX_RUNS]) {
+    const stw_box none = {{0}, {0}};
+    return count > 0 ? cut_run(shape, 0, none, first, count, boxes) : 0;
+}

@@ -28,5 +28,10 @@ int stw_box_compare(const stw_box *a, const stw_box *b);
 /** Cut `part`, which lies inside `box`, out of it.
  * @param rests receives what is left, boxes that are apart @return how many */
 unsigned stw_box_subtract(const stw_box *box, const stw_box *part, stw_box rests[STW_BOX_RESTS]);
+/** Boxes that a run of elements in C order consists of, in that order.
+ * @param shape of the tensor, [STW_BOX_DIMS]; the run lies inside @return how many */
+#define STW_BOX_RUNS (2 * STW_BOX_DIMS - 1)
+unsigned stw_box_of_run(const uint64_t *shape, uint64_t first, uint64_t count,
+                        stw_box boxes[STW_BOX_RUNS]);
 
 #endif

@@ -95,6 +95,10 @@ const stw_sync_job *stw_sync_schedule_job(const stw_sync_schedule *schedule) {
     return &schedule->job;
 }
 
+const stw_sync_lots *stw_sync_schedule_lots(const stw_sync_schedule *schedule) {
+    return &schedule->lots;
+}
+
 uint32_t stw_sync_schedule_rounds(const stw_sync_schedule *schedule) { return schedule->rounds; }
 
 uint64_t stw_sync_schedule_sum(const stw_sync_schedule *schedule) { return schedule->sum; }

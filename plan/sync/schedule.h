@@ -19,6 +19,7 @@ STW_MUST_USE stw_status stw_sync_schedule_new(stw_pool *pool, const stw_sync_job
                                               stw_sync_schedule **out, stw_error *err);
 void stw_sync_schedule_free(stw_sync_schedule *schedule); /* NULL is fine */
 const stw_sync_job *stw_sync_schedule_job(const stw_sync_schedule *schedule);
+const stw_sync_lots *stw_sync_schedule_lots(const stw_sync_schedule *schedule);
 uint32_t stw_sync_schedule_rounds(const stw_sync_schedule *schedule);
 /** Of all decisions and of the boxes, dtypes and ranks behind them: equal where ranks agree. */
 uint64_t stw_sync_schedule_sum(const stw_sync_schedule *schedule);

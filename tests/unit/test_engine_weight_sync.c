@@ -8,7 +8,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/gather.h"
-#include "plan/engines/piece_sync.h"
+#include "plan/engines/sync_plan.h"
 #include "plan/files/plan_file.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
@@ -180,9 +180,9 @@ static void megatron_merges(void) {
     stw_plan_free(b);
 }
 
-/* Stowage's own: piece by piece through slots, whatever lies where, in the rollout's dtype; each
- * receiver gets what its layers hold. Planned, not executed. */
-static void pieces_of_stowage(void) {
+/* Stowage's own: round by round through two sets of buffers, whatever lies where, in the rollout's
+ * dtype; each receiver gets what its layers hold. Planned, not executed. */
+static void rounds_of_stowage(void) {
     const char *whole[] = {ROLLOUT, NULL},
                *halves[] = {"roles=[{name: rollout, update_bucket: 32 MiB, parallel: {tp: 2}}]",
                             NULL};
@@ -197,113 +197,25 @@ static void pieces_of_stowage(void) {
         CHECK_OK(stw_plan_derive(plan, err));
         CHECK_OK(stw_plan_check(plan, true, err));
         const stw_movement *m = sync_of(plan);
-        const uint64_t params = plan->job->model->params, part = BUCKET / GPUS;
+        const uint64_t params = plan->job->model->params;
         const double share = i >= 2 ? 0.5 : 1; /* norms are whole on both ranks */
+        const stw_sync_plan *sync = NULL;
+        CHECK_OK(stw_sync_plan_of(plan->job, &sync, err));
+        const stw_sync_load *t = &sync->kinds[0].total;
         CU_ASSERT_PTR_NOT_NULL_FATAL(m);
-        CU_ASSERT_TRUE(m->by_stowage && !m->executable && m->transfer.own);
+        CU_ASSERT_TRUE(m->by_stowage && !m->executable);
         CU_ASSERT_STRING_EQUAL(stw_plan_movement_by(plan, m), "planned, not executed");
-        CU_ASSERT(fabs((double)moved(plan, STW_OP_PLACE) / (share * 2 * (double)params) - 1) <
+        /* into the bucket, and out of it into the rollout's weights */
+        CU_ASSERT(fabs((double)moved(plan, STW_OP_PLACE) / (share * 4 * (double)params) - 1) <
                   0.03);
-        CU_ASSERT_EQUAL(moved(plan, STW_OP_COPY_PIECE), i % 2 ? 4 * plan->job->kinds[0].params : 0);
+        /* fp32 on the host: what is sent, and what the rank has of its own */
+        CU_ASSERT_EQUAL(moved(plan, STW_OP_COPY_PIECE), i % 2 ? 2 * (t->packed + t->own) : 0);
         CU_ASSERT_EQUAL(most(plan, STW_COMPONENT_UNSHARD), 0);
-        /* what comes from three others, this rank's part, and that in fp32 from the host */
         CU_ASSERT_EQUAL(most(plan, STW_COMPONENT_STAGE),
-                        3 * part + part * (i % 2 ? 3 : 1) + STW_COMM_SCRATCH_BYTES);
+                        2 * stw_sync_room(&sync->trainer) + STW_COMM_SCRATCH_BYTES);
+        CU_ASSERT(stw_sync_room(&sync->trainer) <= BUCKET);
         stw_plan_free(plan);
     }
-}
-
-/* What one rank does in a sync of Stowage's own, piece by piece: what it packs is its meet with the
- * piece, and fits the room. */
-static void walk_rank(const stw_plan *plan, uint32_t rank, uint64_t bucket, uint64_t *packed,
-                      uint64_t *received) {
-    const uint32_t k = stw_job_kind_of(plan->job, rank);
-    const stw_program *program = plan->programs[k];
-    const stw_movement *m = stw_program_movement(program, STW_PHASE_WEIGHT_SYNC);
-    stw_pool *pool = stw_pool_new();
-    stw_space own;
-    CHECK_OK(stw_job_space(plan->job, STW_SPACE_PARAMS, rank, pool, &own, err));
-    *packed = *received = 0;
-    for (uint32_t i = m->first_op; i < m->first_op + m->n_ops; i++) {
-        const stw_op *op = &program->ops[i];
-        const stw_piece *piece = &m->transfer.pieces[op->unit == STW_OP_NONE ? 0 : op->unit];
-        const stw_view view = {m->transfer.own ? &own : &plan->job->files, piece->first, piece->n};
-        if (op->kind == STW_OP_PACK) {
-            const uint64_t meet = 2 * stw_meet_count(view, stw_space_whole(&own));
-            CU_ASSERT_TRUE(meet <= op->bytes && op->bytes <= piece->room_bytes);
-            CU_ASSERT_TRUE(op->bytes <= bucket);
-            *packed += meet;
-        }
-        if (op->kind != STW_OP_ALL_TO_ALL) continue;
-        const uint64_t comes = op->bytes - op->bytes / GPUS;
-        CU_ASSERT_TRUE(comes <= bucket);
-        *received += comes;
-    }
-    CU_ASSERT_EQUAL(*packed, 2 * own.n);
-    stw_pool_free(pool);
-}
-
-/* No rank packs or receives more than there is room for, however unequal the parts of a piece are
- * that ranks hold: with buckets smaller than a tensor, and with a vocabulary that 4 does not
- * divide. What comes to a rank is what it lacks. */
-static void rooms_hold_every_meet(void) {
-    const char *settings[] = {ROLLOUT, NULL};
-    const stw_cluster cluster = fixture_cluster(GPUS);
-    const fixture_size sizes[] = {size, {3, 768, 2048, 50257}};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        stw_plan *plan = fixture_plan(sizes[i], &cluster, settings);
-        const stw_place place = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_STREAM};
-        uint64_t all = 0;
-        plan->decisions.n_state = 1;
-        plan->decisions.state[0] = (stw_state_decision){place, plan->job->n_units};
-        CHECK_OK(stw_plan_derive(plan, err));
-        CHECK_OK(stw_plan_check(plan, true, err));
-        for (uint32_t rank = 0; rank < GPUS; rank++) {
-            uint64_t packed, received;
-            walk_rank(plan, rank, BUCKET, &packed, &received);
-            const uint64_t lacks = 2 * plan->job->model->params - packed;
-            CU_ASSERT_TRUE(received >= lacks && received < lacks + 4096);
-            all += packed;
-        }
-        CU_ASSERT_EQUAL(all, 2 * plan->job->model->params);
-        stw_plan_free(plan);
-    }
-}
-
-/* Two engines of two ranks on four: a rank's shard is a quarter of the rows, of which its engine's
- * slice has all or none. Of merged tensors it has half of every shard. */
-static void receivers_lack_what_they_have_not(void) {
-    static const char *const halves[] = {
-        "roles=[{name: rollout, update_bucket: 32 MiB, parallel: {tp: 2}}]", NULL};
-    static const char *const apart[] = {APART, NULL};
-    stw_cluster cluster = fixture_cluster(GPUS);
-    stw_plan *plan = fixture_plan(size, &cluster, halves);
-    const stw_model *model = plan->job->model;
-    uint64_t merged = 0, whole = 0; /* qkv and gate_up; vectors */
-    for (uint32_t t = 0; t < model->n_tensors; t++) {
-        const stw_tensor *tensor = &model->tensors[t];
-        if (strstr(tensor->name, "qkv") != NULL || strstr(tensor->name, "gate_up") != NULL)
-            merged += tensor->numel;
-        if (tensor->rank < 2) whole += tensor->numel;
-    }
-    const uint64_t rows = model->params - merged - whole;
-    stw_sync_needs of = {0, 0};
-    CHECK_OK(stw_sync_needs_of(plan->job, 0, &of, err));
-    CU_ASSERT_EQUAL(of.needs, rows / 2 + merged / 2 + whole);
-    /* rank 1: the second quarter of the rows, the second half of them is its engine's */
-    uint64_t worst = 0;
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
-        CHECK_OK(stw_sync_needs_of(plan->job, k, &of, err));
-        worst = stw_max_u64(worst, of.lacks);
-    }
-    CU_ASSERT_EQUAL(worst, rows / 2 + merged / 2 + whole - merged / 8 - whole / 4);
-    stw_plan_free(plan);
-    /* on nodes of their own they have nothing */
-    cluster.nodes = 2;
-    plan = fixture_plan(size, &cluster, apart);
-    CHECK_OK(stw_sync_needs_of(plan->job, 0, &of, err));
-    CU_ASSERT_TRUE(of.needs == of.lacks && of.needs == plan->job->model->params);
-    stw_plan_free(plan);
 }
 
 /* ZeRO-3 gathers tensors; in earlier stages every rank has them whole. */
@@ -343,11 +255,18 @@ static void pieces_have_a_bound(void) {
     CHECK_FAILS(stw_plan_derive(plan, err), STW_STATUS_BAD_INPUT,
                 "roles.1.update_bucket: found 4.00 KiB, expected at least");
     stw_plan_free(plan);
+    /* the same of Stowage's own: parts of an eighth of the bucket */
+    static const char *const own[] = {"roles=[{name: rollout, update_bucket: 512 KiB}]", NULL};
+    plan = fixture_plan(size, &cluster, own);
+    plan->decisions.n_state = 1;
+    plan->decisions.state[0] = (stw_state_decision){
+        {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_STREAM}, plan->job->n_units};
+    CHECK_FAILS(stw_plan_derive(plan, err), STW_STATUS_BAD_INPUT,
+                "roles.0.update_bucket: found 512.00 KiB, expected at least 1.00 MiB");
+    stw_plan_free(plan);
 }
 
-STW_TEST_MAIN("engine weight sync", {"pieces of Stowage", pieces_of_stowage},
-              {"rooms hold every meet", rooms_hold_every_meet},
-              {"receivers lack what they have not", receivers_lack_what_they_have_not},
+STW_TEST_MAIN("engine weight sync", {"rounds of Stowage", rounds_of_stowage},
               {"pieces have a bound", pieces_have_a_bound},
               {"ZeRO gathers in stage 3", zero_gathers_in_stage_3},
               {"only for a rollout", only_for_a_rollout},

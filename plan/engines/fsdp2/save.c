@@ -102,7 +102,7 @@ void stw_fsdp2_save_metadata(const stw_job *job, char *out, size_t out_size) {
 /* Full tensors of a model on the host: torch/distributed/checkpoint/state_dict.py cannot hand them
  * over as CPUOffloadPolicy leaves them. */
 void stw_fsdp2_known_failure(const stw_job *job, char *out, size_t out_size) {
-    const bool syncs = stw_sync_role(job) != NULL;
+    const bool syncs = stw_synced_role(job) != NULL;
     const bool saves = stw_saves(job) && job->run->checkpoint.format == STW_CHECKPOINT_HF;
     if (!stw_fsdp_settings_of(job->run).offload_policy || (!syncs && !saves)) return;
     snprintf(

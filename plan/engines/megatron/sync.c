@@ -33,14 +33,14 @@ static uint32_t collective(stw_builder *b, stw_op_kind kind, stw_rank_group grou
     return stw_append(b, op);
 }
 
-static stw_sync_tensor gather(const void *state, stw_builder *b, uint32_t index) {
+static stw_whole_tensor gather(const void *state, stw_builder *b, uint32_t index) {
     const stw_megatron_sync *all = state;
     const stw_megatron_param *p = &all->list[index].param;
     const uint64_t half = stw_job_element_bytes(b->job, STW_COMPONENT_PARAMS), n = ways(b, p);
     const stw_component c = STW_COMPONENT_UNSHARD;
-    stw_sync_tensor t = {.elements = elements(state, b, index),
-                         .extents = {STW_NO_EXTENT, STW_NO_EXTENT, STW_NO_EXTENT},
-                         .ready = STW_OP_NONE};
+    stw_whole_tensor t = {.elements = elements(state, b, index),
+                          .extents = {STW_NO_EXTENT, STW_NO_EXTENT, STW_NO_EXTENT},
+                          .ready = STW_OP_NONE};
     const bool mine = all->list[index].stage == b->job->kinds[b->layout->kind].stage;
     if (mine && stw_megatron_cuts_params(b->job->run)) {
         t.extents[0] = stw_alloc(b, c, STW_TIER_GPU, stw_times(p->numel, half));
@@ -66,7 +66,7 @@ void stw_megatron_build_sync(stw_builder *b) {
     const stw_job *job = b->job;
     stw_megatron_sync all = {0, NULL};
     size_t room = 0;
-    if (stw_sync_role(job) == NULL || b->status != STW_STATUS_OK) return;
+    if (stw_synced_role(job) == NULL || b->status != STW_STATUS_OK) return;
     for (uint32_t stage = 0; stage < job->run->parallel.pp; stage++) {
         stw_megatron_params params;
         b->status = stw_megatron_params_of(job, stage, b->program->pool, &params, b->err);

@@ -16,6 +16,7 @@
 #include "core/units.h"
 #include "plan/engines/rollout/engines.h"
 #include "plan/engines/rollout/sizes.h"
+#include "plan/engines/sync_plan.h"
 #include "plan/engines/weight_sync.h"
 #include "plan/program/builder.h"
 
@@ -60,17 +61,6 @@ static stw_status check_sizes(const stw_job *job, uint32_t number, const stw_rol
     if (!is_sglang(job, number) && role->spec->max_num_batched_tokens < role->spec->max_num_seqs)
         return refuse(number, "max_num_batched_tokens", found, expected, err);
     return stw_rollout_check_cuts(role, number, err);
-}
-
-stw_rollout_role stw_rollout_resolve(const stw_job *job, uint32_t number) {
-    const stw_role *spec = job->roles[number].spec;
-    const uint64_t positions = job->model->max_positions;
-    stw_rollout_role role = {job->model,          spec,        spec->parallel.tp, spec->parallel.ep,
-                             spec->max_model_len, spec->dtype, STW_DTYPE_BF16};
-    if (role.max_model_len == 0) role.max_model_len = positions > 0 ? positions : 4096;
-    if (stw_dtype_bits(spec->dtype) < 16) role.compute = STW_DTYPE_BF16;
-    role.kv_dtype = spec->kv_dtype == STW_AUTO ? role.compute : (stw_dtype)spec->kv_dtype;
-    return role;
 }
 
 /* @param f out: the cache. Needs weights, work and process. */
@@ -139,7 +129,7 @@ static uint64_t received_bytes(const stw_job *job, uint32_t number) {
     const uint64_t element = stw_max_u64(stw_dtype_bits(spec->dtype) / 8, 1);
     const uint64_t clones = stw_min_u64(bucket, stw_times(job->model->params, element));
     const uint64_t worker = is_sglang(job, number) ? 0 : clones;
-    if (stw_sync_role(job) != spec) return 0;
+    if (stw_synced_role(job) != spec) return 0;
     if (!stw_role_is_alone(job->roles, number)) return worker;
     return STW_SUM(stw_times(2, bucket), is_sglang(job, number) ? 0 : bucket, worker);
 }
@@ -231,20 +221,38 @@ static void load(building *r) {
     stw_end_movement(&r->b);
 }
 
+/* Stowage's own sync: a process beside the trainer reads the trainer's buckets; ranks on nodes of
+ * their own receive in buffers and place what came into their weights. */
+static stw_status find_received(const stw_job *job, uint32_t role, uint64_t *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_sync_plan *sync = NULL;
+    *out = figures_of(job, role)->received;
+    if (!job->engine->spec.own_process || stw_synced_role(job) != job->roles[role].spec) goto out;
+    STW_TRY(stw_sync_plan_of(job, &sync, err));
+    *out = 0;
+    if (stw_role_is_alone(job->roles, role))
+        *out = stw_times(sync->sets, sync->receiver.receive_room);
+out:
+    return status;
+}
+
 /* Weights wake up to be overwritten, the cache after them (verl's rollout_mode; slime's onload). */
 static stw_status build(const stw_job *job, uint32_t role, stw_program *program, stw_error *err) {
     building r = {.f = figures_of(job, role), .name = job->roles[role].name, .number = role};
     const stw_rollout_figures *f = r.f;
     const bool alone = stw_role_is_alone(job->roles, role);
+    uint64_t received = 0;
+    const stw_status status = find_received(job, role, &received, err);
+    if (status != STW_STATUS_OK) return status;
     stw_builder_init(&r.b, job, NULL, NULL, program, err);
     load(&r);
     begin(&r, STW_PHASE_WEIGHT_SYNC, STW_REPEAT_EVERY_ITERATION);
     if (f->sleeps) take(&r, STW_COMPONENT_ROLLOUT_WEIGHTS, STW_TIER_GPU, f->weights);
-    take(&r, STW_COMPONENT_ROLLOUT_WORK, STW_TIER_GPU, f->received);
-    if (alone) drop(&r, STW_COMPONENT_ROLLOUT_WORK, f->received);
+    take(&r, STW_COMPONENT_ROLLOUT_WORK, STW_TIER_GPU, received);
+    if (alone) drop(&r, STW_COMPONENT_ROLLOUT_WORK, received);
     stw_end_movement(&r.b);
     begin(&r, STW_PHASE_ROLLOUT, STW_REPEAT_EVERY_ITERATION);
-    if (!alone) drop(&r, STW_COMPONENT_ROLLOUT_WORK, f->received); /* the trainer sends last */
+    if (!alone) drop(&r, STW_COMPONENT_ROLLOUT_WORK, received); /* the trainer sends last */
     if (f->sleeps) take(&r, STW_COMPONENT_KV_CACHE, STW_TIER_GPU, f->cache);
     take(&r, STW_COMPONENT_ROLLOUT_WORK, STW_TIER_GPU, f->work);
     drop(&r, STW_COMPONENT_ROLLOUT_WORK, f->work);

@@ -6,6 +6,7 @@
 #define STW_PLAN_ROLLOUT_SIZES_H
 
 #include "plan/job/job.h"
+#include "plan/sync/box.h"
 
 /** A rollout role with what follows from its keys. */
 typedef struct stw_rollout_role {
@@ -37,18 +38,12 @@ typedef struct stw_rollout_figures {
  * @param rounding out, may be NULL: what page-locking them block by block adds on the host */
 uint64_t stw_rollout_weight_bytes(const stw_rollout_role *role, uint64_t *rounding);
 
-/** How the ranks of an engine cut a tensor between them. */
-typedef struct stw_rollout_cut {
-    uint64_t numel;
-    uint32_t parts;  /* that differ; 1: every rank has all of it */
-    uint32_t copies; /* neighbouring ranks with the same part */
-    uint64_t run;    /* elements of a part that is one run of the tensor (rows of dimension 0); 0: a
-                        part has its share of every row, or of every expert */
-} stw_rollout_cut;
-stw_rollout_cut stw_rollout_cut_of(const stw_rollout_role *role, const stw_tensor *tensor);
-/** Of elements [first, first + n) of the tensor those that rank `rank` of the engines holds; a
- * share of them is rounded up. */
-uint64_t stw_rollout_meet(const stw_rollout_cut *cut, uint32_t rank, uint64_t first, uint64_t n);
+/** A whole tensor as a box: dimensions from the fourth on are one. */
+stw_box stw_rollout_whole(const stw_tensor *tensor);
+/** Boxes of a tensor that rank `rank` of the engines holds, which are apart. @return how many */
+#define STW_ROLLOUT_BOXES 3
+uint32_t stw_rollout_boxes(const stw_rollout_role *role, const stw_tensor *tensor, uint32_t rank,
+                           stw_box out[STW_ROLLOUT_BOXES]);
 /** A rollout role with what its keys leave open. @param number of the role in the job */
 stw_rollout_role stw_rollout_resolve(const stw_job *job, uint32_t number);
 /** Refuse sizes by which vLLM cannot cut: BAD_INPUT. @param number of the role */

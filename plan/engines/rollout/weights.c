@@ -15,6 +15,17 @@ enum { VOCAB_STEP = 64 };
  * elements (mxfp4.py, mxfp4_block). */
 enum { FP8_BLOCK = 128, MXFP4_BLOCK = 32 };
 
+stw_rollout_role stw_rollout_resolve(const stw_job *job, uint32_t number) {
+    const stw_role *spec = job->roles[number].spec;
+    const uint64_t positions = job->model->max_positions;
+    stw_rollout_role role = {job->model,          spec,        spec->parallel.tp, spec->parallel.ep,
+                             spec->max_model_len, spec->dtype, STW_DTYPE_BF16};
+    if (role.max_model_len == 0) role.max_model_len = positions > 0 ? positions : 4096;
+    if (stw_dtype_bits(spec->dtype) < 16) role.compute = STW_DTYPE_BF16;
+    role.kv_dtype = spec->kv_dtype == STW_AUTO ? role.compute : (stw_dtype)spec->kv_dtype;
+    return role;
+}
+
 static bool ends_with(const char *name, const char *end) {
     const size_t n = strlen(name), m = strlen(end);
     return n >= m && strcmp(name + n - m, end) == 0;
@@ -108,36 +119,117 @@ static bool is_merged(const stw_tensor *t) {
     return false;
 }
 
-stw_rollout_cut stw_rollout_cut_of(const stw_rollout_role *role, const stw_tensor *t) {
-    const stw_block_facts *facts = facts_of(role, t);
-    const uint64_t rows = t->rank > 0 ? stw_max_u64(t->shape[0], 1) : 1, row = t->numel / rows;
-    stw_rollout_cut cut = {.numel = t->numel, .parts = role->tp, .copies = 1};
-    if (t->expert && role->ep > 1) {
-        const uint64_t experts = stw_max_u64(facts->experts, 1);
-        cut.parts = role->ep;
-        if (t->experts > 1)
-            cut.run = stw_times(t->numel / experts, stw_div_up_u64(experts, role->ep));
-    } else if (!t->expert && is_vocabulary(role, t)) {
-        cut.run = stw_times(stw_round_up_u64(rows, VOCAB_STEP) / role->tp, row);
-    } else if (!t->expert && is_whole(t)) {
-        cut.parts = 1;
-    } else if (!t->expert && is_kv(t) && facts->kv_heads > 0 && facts->kv_heads < role->tp) {
-        cut.parts = (uint32_t)facts->kv_heads;
-        cut.copies = role->tp / cut.parts;
-        cut.run = t->numel / cut.parts;
-    } else if (!t->expert && !is_cut_by_columns(t) && !is_merged(t)) {
-        cut.run = stw_times(stw_div_up_u64(rows, role->tp), row);
-    }
-    return cut;
+/* ---- boxes ---- */
+
+typedef struct boxes {
+    stw_box whole;
+    stw_box *out;
+    uint32_t n;
+} boxes;
+
+/* Part `part` of elements [from, from + n) of dimension d, cut into equal parts, the last ones
+ * shorter. */
+static void add_part(boxes *b, int d, uint64_t from, uint64_t n, uint64_t parts, uint64_t part) {
+    const uint64_t share = stw_div_up_u64(n, stw_max_u64(parts, 1));
+    const uint64_t begin = stw_min_u64(share * part, n), end = stw_min_u64(begin + share, n);
+    stw_box *box = &b->out[b->n];
+    if (end == begin) return;
+    *box = b->whole;
+    box->first[d] = from + begin;
+    box->count[d] = end - begin;
+    b->n++;
 }
 
-uint64_t stw_rollout_meet(const stw_rollout_cut *cut, uint32_t rank, uint64_t first, uint64_t n) {
-    if (cut->run == 0 || cut->parts <= 1) return stw_div_up_u64(n, stw_max_u64(cut->parts, 1));
-    const uint32_t part = rank / cut->copies % cut->parts;
-    const uint64_t begin = stw_min_u64(stw_times(cut->run, part), cut->numel);
-    const uint64_t end = stw_min_u64(stw_plus(begin, cut->run), cut->numel);
-    const uint64_t from = stw_max_u64(begin, first), to = stw_min_u64(end, stw_plus(first, n));
-    return to > from ? to - from : 0;
+static int last_dim(const stw_box *whole) {
+    int d = STW_BOX_DIMS - 1;
+    while (d > 0 && whole->count[d] == 1) d--;
+    return d;
+}
+
+/* The dimension of an expert's width: the last one of what comes last, else the first. gate_up has
+ * it twice. */
+static int width_dim(const stw_rollout_role *role, const stw_tensor *t, const stw_box *whole,
+                     bool *twice) {
+    const uint64_t width = facts_of(role, t)->expert_ffn;
+    const bool last = strstr(t->name, "down") != NULL || ends_with(t->name, "w2.weight");
+    const int first = t->experts > 1 ? 1 : 0, end = last_dim(whole);
+    *twice = false;
+    for (int i = first; i <= end; i++) {
+        const int d = last ? end - (i - first) : i;
+        *twice = whole->count[d] == stw_times(2, width);
+        if (whole->count[d] == width || *twice) return d;
+    }
+    return end;
+}
+
+static void add_expert(boxes *b, const stw_rollout_role *role, const stw_tensor *t, uint32_t rank) {
+    bool twice = false;
+    if (role->ep > 1) { /* of a tensor per expert: this rank's share of it stands for experts */
+        add_part(b, 0, 0, b->whole.count[0], role->ep, rank % role->ep);
+        return;
+    }
+    const int d = width_dim(role, t, &b->whole, &twice);
+    const uint64_t n = b->whole.count[d] / (twice ? 2 : 1);
+    add_part(b, d, 0, n, role->tp, rank % role->tp);
+    if (twice) add_part(b, d, n, n, role->tp, rank % role->tp);
+}
+
+/* QKVParallelLinear: with more ranks than key and value heads, ranks share copies of those.
+ * Merged tensors of other layouts count as rows: what a rank gets is as much. */
+static void add_merged(boxes *b, const stw_rollout_role *role, const stw_tensor *t, uint32_t rank) {
+    const stw_block_facts *f = facts_of(role, t);
+    const uint64_t rows = b->whole.count[0], part = rank % role->tp;
+    const uint64_t q = stw_times(f->q_heads, f->qk_dim), k = stw_times(f->kv_heads, f->qk_dim);
+    const uint64_t v = stw_times(f->kv_heads, f->v_dim);
+    const bool gates = strstr(t->name, "gate_up") != NULL || strstr(t->name, "fc1") != NULL;
+    if (strstr(t->name, "qkv") != NULL && f->kv_heads > 0 && rows == q + k + v) {
+        const uint64_t parts = stw_min_u64(f->kv_heads, role->tp);
+        add_part(b, 0, 0, q, role->tp, part);
+        add_part(b, 0, q, k, parts, part * parts / role->tp);
+        add_part(b, 0, q + k, v, parts, part * parts / role->tp);
+    } else if (gates && f->gated && rows % 2 == 0) {
+        add_part(b, 0, 0, rows / 2, role->tp, part);
+        add_part(b, 0, rows / 2, rows / 2, role->tp, part);
+    } else {
+        add_part(b, 0, 0, rows, role->tp, part);
+    }
+}
+
+stw_box stw_rollout_whole(const stw_tensor *t) {
+    stw_box box = {{0}, {1, 1, 1, 1}};
+    uint64_t numel = 1;
+    for (uint32_t d = 0; d < t->rank; d++) {
+        box.count[d < STW_BOX_DIMS ? d : STW_BOX_DIMS - 1] *= t->shape[d];
+        numel = stw_times(numel, t->shape[d]);
+    }
+    if (numel != t->numel) box = (stw_box){{0}, {t->numel, 1, 1, 1}};
+    return box;
+}
+
+uint32_t stw_rollout_boxes(const stw_rollout_role *role, const stw_tensor *t, uint32_t rank,
+                           stw_box out[STW_ROLLOUT_BOXES]) {
+    const uint64_t shared = facts_of(role, t)->kv_heads, part = rank % role->tp;
+    boxes b = {.whole = stw_rollout_whole(t), .out = out};
+    const uint64_t rows = b.whole.count[0];
+    if (t->expert) {
+        add_expert(&b, role, t, rank);
+    } else if (is_vocabulary(role, t)) {
+        const uint64_t share = stw_round_up_u64(rows, VOCAB_STEP) / role->tp;
+        const uint64_t first = stw_min_u64(share * part, rows);
+        add_part(&b, 0, first, stw_min_u64(share, rows - first), 1, 0);
+    } else if (is_whole(t)) {
+        add_part(&b, 0, 0, rows, 1, 0);
+    } else if (is_kv(t) && shared > 0 && shared < role->tp) {
+        add_part(&b, 0, 0, rows, shared, part * shared / role->tp);
+    } else if (is_cut_by_columns(t)) {
+        const int d = last_dim(&b.whole);
+        add_part(&b, d, 0, b.whole.count[d], role->tp, part);
+    } else if (is_merged(t)) {
+        add_merged(&b, role, t, rank);
+    } else {
+        add_part(&b, 0, 0, rows, role->tp, part);
+    }
+    return b.n;
 }
 
 /* Layers whose matrices are quantized: those of blocks, without the replicated ones. */
