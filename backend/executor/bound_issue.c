@@ -4,17 +4,19 @@
  * of all, so that what one waits for is never behind what another waits for. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "backend/executor/bound_parts.h"
 #include "backend/process.h"
 #include "core/locale.h"
 
-/* Updates that are issued ahead of the GPU. The caller's own copies to the host (a loss that is
- * printed, a flag that its forward waits for) come behind all that lies in the queue of the copy
- * engine: with 64 up to 110 ms, with 16 about 1 ms (bench/results/2026-11-23-torch). */
-#define AHEAD 16u
-#define POLL_NS 50000
+/* A copy engine serves one stream until its queue is empty. Copies of the caller (a flag that its
+ * forward waits for, a loss that is printed, a batch) would wait for the rest of the step, up to
+ * 0.8 s (bench/results/2026-11-24-torch). So each queue runs dry at every so many buckets: the next
+ * copy is issued when the one before it is done. */
+#define DRY_EACH 8u
+#define POLL_NS 20000
 
 /* ---- the order ---- */
 
@@ -25,6 +27,7 @@ static bool is_issued(const stw_op *op) {
 }
 
 static stw_bound_lane lane_of(const stw_op *op) {
+    if (op->stream == STW_STREAM_D2H) return STW_BOUND_DOWN;
     if (stw_stream_is_gpu(op->stream)) return STW_BOUND_GPU;
     return op->stream == STW_STREAM_DISK ? STW_BOUND_READS : STW_BOUND_WRITES;
 }
@@ -221,14 +224,23 @@ out:
     return status;
 }
 
-/* Let the GPU come as near as AHEAD updates. */
-static stw_status keep_near(stw_bound *b, uint32_t event, stw_error *err) {
+/* The last bucket that a lane has copied. */
+typedef struct copied {
+    uint32_t bucket, n; /* its number; buckets so far */
+    uint32_t event;     /* of its end; STW_OP_NONE: nobody waits for it */
+} copied;
+
+static stw_status let_run_dry(stw_bound *b, copied *last, const stw_op *op, stw_error *err) {
     const struct timespec pause = {0, POLL_NS};
     stw_status status = STW_STATUS_OK;
-    for (bool reached = false; !reached;) {
-        STW_TRY(b->backend->reached(b->device, event, &reached, err));
+    bool reached = last->n == 0 || last->event == STW_OP_NONE;
+    if (op->unit == last->bucket) return STW_STATUS_OK;
+    if (last->n++ % DRY_EACH != 0) reached = true;
+    while (!reached) {
+        STW_TRY(b->backend->reached(b->device, last->event, &reached, err));
         if (!reached) (void)nanosleep(&pause, NULL);
     }
+    last->bucket = op->unit;
 out:
     return status;
 }
@@ -242,8 +254,14 @@ static stw_status begin_reads(stw_bound *b, uint64_t base, stw_error *err) {
     return status == STW_STATUS_OK ? b->backend->commit(b->device, number, err) : status;
 }
 
-static stw_status end_gpu(stw_bound *b, stw_error *err) {
+static stw_status end_gpu(stw_bound *b, uint64_t base, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    if (b->has_threads) {
+        pthread_mutex_lock(&b->mutex);
+        status = wait_passed(b, STW_BOUND_DOWN, base + b->n_turns + 1);
+        pthread_mutex_unlock(&b->mutex);
+        if (status != STW_STATUS_OK) goto out; /* the other lane has noted why */
+    }
     STW_TRY(b->backend->record(b->device, STW_STREAM_COMPUTE, b->updated_event, err));
     STW_TRY(b->backend->wait(b->device, STW_STREAM_D2H, b->updated_event, err));
     STW_TRY(b->backend->record(b->device, STW_STREAM_D2H, b->ended_event, err));
@@ -255,19 +273,19 @@ out:
 /* The operations of a lane, or without threads of all. */
 static stw_status issue_lane(stw_bound *b, stw_bound_lane lane, uint64_t base, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint32_t recent[AHEAD], n = 0;
+    copied last = {.bucket = UINT32_MAX, .event = STW_OP_NONE};
     if (stw_bound_uses_disk(b) && (lane == STW_BOUND_READS || !b->has_threads))
         STW_TRY(begin_reads(b, base, err));
     for (uint32_t t = 0; t < b->n_turns; t++) {
         const stw_op *op = op_of(b, t);
-        const bool updates = op->kind == STW_OP_UPDATE;
+        const bool copies = op->kind == STW_OP_COPY && b->has_threads;
         if (b->has_threads && lane_of(op) != lane) continue;
-        if (updates && n >= AHEAD && b->has_threads) STW_TRY(keep_near(b, recent[n % AHEAD], err));
+        if (copies) STW_TRY(let_run_dry(b, &last, op, err));
         STW_TRY(issue(b, base, b->turns[t], err));
-        if (updates) recent[n++ % AHEAD] = *stw_bound_event(b, b->turns[t]);
+        if (copies) last.event = *stw_bound_event(b, b->turns[t]);
         if (b->has_threads) pass(b, lane, base + t + 1);
     }
-    if (lane == STW_BOUND_GPU) STW_TRY(end_gpu(b, err));
+    if (lane == STW_BOUND_GPU) STW_TRY(end_gpu(b, base, err));
 out:
     return status;
 }
@@ -295,11 +313,13 @@ void stw_bound_issue(stw_bound *b, uint64_t number) {
 /* ---- threads ---- */
 
 static void *worker_main(void *arg) {
-    static const stw_stream streams[] = {STW_STREAM_H2D, STW_STREAM_DISK, STW_STREAM_DISK_OUT};
+    static const stw_stream streams[] = {STW_STREAM_H2D, STW_STREAM_D2H, STW_STREAM_DISK,
+                                         STW_STREAM_DISK_OUT};
     const stw_bound_worker *worker = arg;
     stw_bound *b = worker->bound;
     b->backend->enter(b->device, streams[worker->lane]);
     (void)stw_locale_enter();
+    (void)prctl(PR_SET_TIMERSLACK, 1000ul); /* ns; else pauses of POLL_NS are 70 us */
     pthread_mutex_lock(&b->mutex);
     for (uint64_t step = 0;; step++) {
         while (!b->stop && b->steps == step) pthread_cond_wait(&b->change, &b->mutex);
@@ -315,7 +335,8 @@ static void *worker_main(void *arg) {
 stw_status stw_bound_start(stw_bound *b, stw_error *err) {
     if (!b->backend->gpu) return STW_STATUS_OK; /* its calls are done when they return */
     b->has_threads = true;
-    for (int lane = 0; lane < (stw_bound_uses_disk(b) ? STW_BOUND_N_LANES : 1); lane++) {
+    for (int lane = 0; lane < (stw_bound_uses_disk(b) ? STW_BOUND_N_LANES : STW_BOUND_READS);
+         lane++) {
         stw_bound_worker *worker = &b->workers[lane];
         *worker = (stw_bound_worker){.bound = b, .lane = (stw_bound_lane)lane};
         int code = pthread_create(&worker->thread, NULL, worker_main, worker);

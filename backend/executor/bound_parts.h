@@ -28,9 +28,11 @@ typedef struct stw_bound_rates {
     double lr, weight_decay;
 } stw_bound_rates;
 
-/** Who issues operations: those of GPU streams, reads from NVMe, writes to it. */
+/** Who issues operations: copies to the host, all others of GPU streams, reads from NVMe, writes to
+ * it. */
 typedef enum stw_bound_lane {
     STW_BOUND_GPU,
+    STW_BOUND_DOWN,
     STW_BOUND_READS,
     STW_BOUND_WRITES,
     STW_BOUND_N_LANES

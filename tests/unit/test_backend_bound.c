@@ -105,7 +105,7 @@ static stw_plan *plan_of(const char *grads, const share *s) {
     }
     fixture_state(plan, n, taken, of_taken);
     plan->decisions.prefetch.depth = 2;
-    plan->decisions.prefetch.bucket_bytes = 64 << 10; /* more buckets than are issued ahead */
+    plan->decisions.prefetch.bucket_bytes = 64 << 10; /* many */
     CHECK_OK(stw_plan_derive(plan, err));
     return plan;
 }
