@@ -19,6 +19,7 @@ TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16
 for _name, _attribute in [("F8_E4M3", "float8_e4m3fn"), ("F8_E5M2", "float8_e5m2")]:
     if hasattr(torch, _attribute):
         TYPES[_name] = getattr(torch, _attribute)
+_SIZES = {name: torch.empty((), dtype=dtype).element_size() for name, dtype in TYPES.items()}
 INDEX = "model.safetensors.index.json"
 HEADER_LIMIT = 100_000_000  # bytes, as in the safetensors library
 
@@ -35,7 +36,7 @@ class Stored(NamedTuple):
 def element_size(dtype: str, where: str) -> int:
     if dtype not in TYPES:
         raise _native.Error(f"{where}: found dtype {dtype}, expected one of {', '.join(TYPES)}")
-    return torch.empty((), dtype=TYPES[dtype]).element_size()
+    return _SIZES[dtype]
 
 
 def read_header(path: str) -> Dict[str, Stored]:
