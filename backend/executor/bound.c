@@ -43,6 +43,9 @@ static stw_status check_plan(const stw_plan *plan, stw_error *err) {
     snprintf(ranks, sizeof ranks, "%u ranks", plan->job->ranks);
     if (plan->job->ranks != 1)
         STW_TRY(refuse("plan", ranks, "one: a plan of this rank's shards", err));
+    if (find_step(plan->programs[0]) == NULL && stw_run_spec_parks(&plan->run) != NULL)
+        STW_TRY(refuse(stw_run_spec_parks(&plan->run), "host",
+                       "none: parked state is planned, not executed", err));
     if (find_step(plan->programs[0]) == NULL)
         STW_TRY(refuse("engine", stw_engine_name(plan->run.engine),
                        "one whose optimizer step Stowage executes (stowage)", err));

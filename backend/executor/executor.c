@@ -29,6 +29,10 @@ static stw_status check_plan(const stw_plan *plan, const stw_executor_options *o
                         "(stowage.torch.AdamW(plan=...)); a run by itself needs a plan with "
                         "--set engine=stowage --set optimizer.implementation=auto",
                         stw_engine_name(plan->run.engine));
+    if (plan->job->engine->spec.own_process && stw_run_spec_parks(&plan->run) != NULL)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_run_spec_parks(&plan->run),
+                        "found host, expected none: this version plans and simulates parked state, "
+                        "but does not execute it");
     for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
         for (uint32_t m = 0; m < plan->programs[k]->n_movements; m++) {
             const stw_movement *movement = &plan->programs[k]->movements[m];

@@ -52,6 +52,9 @@ static bool is_admissible(const stw_job *job, const stw_place *p) {
     if (run->precision.has_master && !wants(run->placement.master, p->moments)) return false;
     if (p->moments == STW_TIER_NVME && job->cluster->nvme.capacity_bytes == 0) return false;
     if (stw_run_spec_update_share(run, p->update) <= 0) return false;
+    if (run->park.params && p->params != STW_TIER_GPU) return false;
+    if (run->park.grads && p->grads != STW_TIER_GPU) return false;
+    if (run->park.moments && p->moments != STW_TIER_GPU) return false;
     return implementation_admits(run->optimizer.implementation, p->update);
 }
 

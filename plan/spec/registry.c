@@ -113,6 +113,12 @@ const stw_engine_spec *stw_run_spec_engine(const stw_run_spec *run) {
     return inside && engine != NULL && engine->stepped != NULL ? engine->stepped : engine;
 }
 
+const char *stw_run_spec_parks(const stw_run_spec *run) {
+    if (run->park.params) return "park.params";
+    if (run->park.grads) return "park.grads";
+    return run->park.moments ? "park.moments" : NULL;
+}
+
 void stw_engine_words(const stw_engine_spec *engine, char *out, size_t out_size) {
     snprintf(out, out_size, "%s%s%s", engine->name, engine->with != NULL ? " with " : "",
              engine->with != NULL ? engine->with : "");

@@ -80,6 +80,8 @@ const stw_engine_spec *stw_run_spec_engine(const stw_run_spec *run);
 static inline bool stw_engine_steps_inside(const stw_engine_spec *engine) {
     return engine->own_step && !engine->own_process;
 }
+/** The first key by which a run parks state on the host; NULL: none. */
+const char *stw_run_spec_parks(const stw_run_spec *run);
 /** Its name, or "NAME with optimizer.implementation: stowage". */
 void stw_engine_words(const stw_engine_spec *engine, char *out, size_t out_size);
 

@@ -135,6 +135,7 @@ plan --set optimizer.lr=0.5 -o other.json >/dev/null
 plan --set placement.moments=nvme -o elsewhere.json >/dev/null
 expect 3 "another plan" "$STOWAGE" validate elsewhere.json run.json
 expect 7 "engine=stowage" sh -c '"$0" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 -o fsdp2.json >/dev/null && "$0" run fsdp2.json --backend host' "$STOWAGE"
+expect 7 "park.params: found host, expected none" sh -c '"$0" plan --model tiny --cluster tiny.yaml --set park.params=host -o parked.json >/dev/null && "$0" run parked.json --backend host' "$STOWAGE"
 
 # members of another plan, with their checksums
 plan --set placement.moments=gpu -o on_gpu.json >/dev/null

@@ -180,7 +180,118 @@ static void backups(void) {
     stw_plan_free(b);
 }
 
+/* Live bytes where a movement ends. */
+static uint64_t at_end(const stw_plan *plan, stw_phase phase, stw_tier tier,
+                       stw_component component) {
+    const stw_program *program = plan->programs[0];
+    const stw_movement *m = stw_program_movement(program, phase);
+    stw_live live = {0};
+    for (uint32_t i = 0; i < m->first_op + m->n_ops; i++) stw_live_apply(&live, &program->ops[i]);
+    return live.bytes[tier][component];
+}
+
+/* Hand figures: fp32 parameters, gradients and two moments of 4 bytes each. What is page-locked on
+ * the host stays there when the state is back; gradients have no copy. */
+static void stowage_parks_all(void) {
+    const char *settings[] = {"engine=stowage",  "placement.moments=gpu", "park.params=host",
+                              "park.grads=host", "park.moments=host",     NULL};
+    const char *none[] = {"engine=stowage", "placement.moments=gpu", NULL};
+    stw_plan *plan = make(settings), *all = make(none);
+    const uint64_t n = plan->job->kinds[0].params;
+    const stw_phase load = STW_PHASE_LOAD, fb = STW_PHASE_FORWARD_BACKWARD;
+    const stw_phase steps[] = {STW_PHASE_FIRST_OPTIMIZER_STEP, STW_PHASE_OPTIMIZER_STEP};
+    const stw_component moved[] = {STW_COMPONENT_PARAMS, STW_COMPONENT_EXP_AVG,
+                                   STW_COMPONENT_EXP_AVG_SQ};
+    for (int i = 0; i < 3; i++) {
+        CU_ASSERT_EQUAL(at_end(plan, load, STW_TIER_GPU, moved[i]), 0);
+        CU_ASSERT_EQUAL(at_end(plan, load, STW_TIER_HOST, moved[i]), 4 * n);
+        CU_ASSERT_EQUAL(copied(plan, load, STW_TIER_HOST, moved[i]), 4.0 * (double)n);
+        const uint64_t back = i == 0 ? 4 * n : 0; /* moments come back for the step */
+        CU_ASSERT_EQUAL(at_end(plan, fb, STW_TIER_GPU, moved[i]), back);
+        CU_ASSERT_EQUAL(copied(plan, fb, STW_TIER_GPU, moved[i]), (double)back);
+        CU_ASSERT_EQUAL(at_end(plan, fb, STW_TIER_HOST, moved[i]), 4 * n);
+        for (int s = 0; s < 2; s++) {
+            CU_ASSERT_EQUAL(at_end(plan, steps[s], STW_TIER_GPU, moved[i]), 0);
+            CU_ASSERT_EQUAL(at_end(plan, steps[s], STW_TIER_HOST, moved[i]), 4 * n);
+            CU_ASSERT_EQUAL(copied(plan, steps[s], STW_TIER_HOST, moved[i]), 4.0 * (double)n);
+            CU_ASSERT_EQUAL(copied(plan, steps[s], STW_TIER_GPU, moved[i]),
+                            i == 0 ? 0.0 : 4.0 * (double)n);
+        }
+    }
+    CU_ASSERT_EQUAL(at_end(plan, load, STW_TIER_GPU, STW_COMPONENT_GRADS), 0);
+    CU_ASSERT_EQUAL(at_end(plan, fb, STW_TIER_GPU, STW_COMPONENT_GRADS), 4 * n);
+    CU_ASSERT_EQUAL(at_end(plan, steps[1], STW_TIER_GPU, STW_COMPONENT_GRADS), 0);
+    CU_ASSERT_EQUAL(at_end(plan, steps[1], STW_TIER_HOST, STW_COMPONENT_GRADS), 0);
+    CU_ASSERT_EQUAL(copied(plan, steps[1], STW_TIER_HOST, STW_COMPONENT_GRADS), 0);
+    for (int s = 0; s < 2; s++) {
+        CU_ASSERT_EQUAL(peak_of(plan, steps[s], STW_TIER_GPU)->total,
+                        peak_of(all, steps[s], STW_TIER_GPU)->total);
+        CU_ASSERT_EQUAL(peak_of(plan, steps[s], STW_TIER_HOST)->page_locked,
+                        peak_of(all, steps[s], STW_TIER_HOST)->page_locked + 12 * n);
+    }
+    CU_ASSERT_EQUAL(peak_of(plan, fb, STW_TIER_GPU)->total + 8 * n,
+                    peak_of(all, fb, STW_TIER_GPU)->total);
+    stw_plan_free(plan);
+    stw_plan_free(all);
+}
+
+/* Nobody executes it, and the program says so; without parking Stowage does. */
+static void parked_steps_are_planned_alone(void) {
+    const char *parked[] = {"engine=stowage", "park.grads=host", NULL};
+    const char *none[] = {"engine=stowage", NULL};
+    stw_plan *a = make(parked), *b = make(none);
+    const stw_phase phases[] = {STW_PHASE_LOAD, STW_PHASE_FIRST_OPTIMIZER_STEP,
+                                STW_PHASE_OPTIMIZER_STEP};
+    for (int i = 0; i < 3; i++) {
+        CU_ASSERT_FALSE(stw_program_movement(a->programs[0], phases[i])->executable);
+        CU_ASSERT_TRUE(stw_program_movement(b->programs[0], phases[i])->executable);
+    }
+    stw_plan_free(a);
+    stw_plan_free(b);
+}
+
+/* State leaves when every bucket is done: a copy to the host waits for all streams. */
+static void streams_end_before_parking(void) {
+    const char *settings[] = {"engine=stowage",  "placement.params=gpu", "placement.moments=host",
+                              "update.stream=1", "park.params=host",     NULL};
+    stw_plan *plan = make(settings);
+    const stw_program *program = plan->programs[0];
+    const stw_movement *m = stw_program_movement(program, STW_PHASE_OPTIMIZER_STEP);
+    uint32_t last_down = STW_OP_NONE, leaves = STW_OP_NONE;
+    for (uint32_t i = m->first_op; i < m->first_op + m->n_ops; i++) {
+        const stw_op *op = &program->ops[i];
+        if (op->kind != STW_OP_COPY || op->to != STW_TIER_HOST) continue;
+        if (op->component == STW_COMPONENT_PARAMS && leaves == STW_OP_NONE) leaves = i;
+        if (op->component == STW_COMPONENT_EXP_AVG_SQ) last_down = i;
+    }
+    CU_ASSERT_TRUE_FATAL(last_down != STW_OP_NONE && leaves != STW_OP_NONE && leaves > last_down);
+    const uint32_t after = program->ops[leaves].after[0];
+    CU_ASSERT_TRUE_FATAL(after != STW_OP_NONE && after > last_down);
+    bool waits = false;
+    for (uint32_t i = last_down + 1; i <= after; i++)
+        waits =
+            waits || (program->ops[i].kind == STW_OP_IDLE && program->ops[i].after[0] == last_down);
+    CU_ASSERT_TRUE(waits);
+    stw_plan_free(plan);
+}
+
+/* Only state that a placement keeps on the GPU is parked. */
+static void stowage_parks_what_lies_on_gpus(void) {
+    const char *settings[] = {"engine=stowage", "park.moments=host", NULL};
+    const stw_cluster cluster = fixture_cluster(GPUS);
+    stw_plan *plan = fixture_plan(size, &cluster, settings);
+    stw_place places[STW_MAX_PLACES];
+    const uint32_t n = plan->job->engine->places(plan->job, places, NULL);
+    CU_ASSERT_TRUE(n > 0);
+    for (uint32_t i = 0; i < n; i++) CU_ASSERT_EQUAL(places[i].moments, STW_TIER_GPU);
+    stw_plan_free(plan);
+}
+
 STW_TEST_MAIN("engine park", {"FSDP2 parks parameters", fsdp2_parks_parameters},
               {"moments before forward", moments_before_forward},
               {"Megatron's copies", megatron_copies}, {"Megatron's moments", megatron_moments},
-              {"state comes back once", state_comes_back_once}, {"backups", backups})
+              {"state comes back once", state_comes_back_once}, {"backups", backups},
+              {"Stowage parks all", stowage_parks_all},
+              {"parked steps are planned alone", parked_steps_are_planned_alone},
+              {"streams end before parking", streams_end_before_parking},
+              {"Stowage parks what lies on GPUs", stowage_parks_what_lies_on_gpus})

@@ -90,10 +90,13 @@ static void contradictions_are_refused(void) {
         {{"recompute.granularity=none", "placement.activations=recompute"},
          STW_STATUS_BAD_INPUT,
          "placement.activations: found recompute"},
-        {{"park.moments=host"},
+        {{"park.reuse_copies=false", "park.params=host"},
          STW_STATUS_BAD_INPUT,
-         "park.moments: found host, expected its default, because engine is stowage (it has an "
-         "effect with engine fsdp2 or megatron)"},
+         "park.reuse_copies: found false, expected its default, because engine is stowage (it has "
+         "an effect with engine megatron)"},
+        {{"park.params=host", "placement.params=host"},
+         STW_STATUS_BAD_INPUT,
+         "park.params: found host, expected none, because placement.params is not gpu"},
         {{"fsdp.offload_policy=true"},
          STW_STATUS_BAD_INPUT,
          "fsdp.offload_policy: found true, expected its default, because engine is stowage"},

@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/movements.h"
+#include "plan/engines/park.h"
 
 static uint64_t slot_base(const stw_step *s, stw_ring_kind ring, uint32_t slot) {
     const stw_ring *r = &s->b->layout->rings[ring];
@@ -230,10 +231,13 @@ bool stw_step_begin(stw_step *s, stw_builder *b, stw_phase phase, stw_repeat rep
     if (!init(s, b)) return false;
     stw_begin_movement(b, (stw_movement){.phase = phase,
                                          .by_stowage = true,
-                                         .executable = true,
+                                         .executable = stw_run_spec_parks(b->job->run) == NULL,
                                          .repeat = repeat,
                                          .threading = STW_THREADING_SHARED,
                                          .barrier = true});
+    /* forward and backward stand before both steps in a program: what they have brought back for
+     * the first one has left with it when the later one is walked */
+    stw_park_before_step(b, phase == STW_PHASE_OPTIMIZER_STEP && b->job->model->facts_known);
     stw_build_rings(b, true);
     if (b->job->run->optimizer.clip_norm > 0.0) clip(s);
     return b->status == STW_STATUS_OK;
@@ -258,9 +262,31 @@ void stw_step_buckets(stw_step *s) {
     }
 }
 
+/* State leaves when every stream has done its part: the compute stream waits for all others. */
+static uint32_t all_done(stw_builder *b) {
+    uint32_t last[STW_N_STREAMS], done = STW_OP_NONE;
+    if (b->park == NULL || b->park->n == 0 || b->status != STW_STATUS_OK) return done;
+    for (int s = 0; s < STW_N_STREAMS; s++) last[s] = STW_OP_NONE;
+    for (uint32_t i = b->program->movements[b->program->n_movements - 1].first_op;
+         i < b->program->n_ops; i++)
+        if (!stw_op_is(&b->program->ops[i], STW_OP_CLASS_MEMORY))
+            last[b->program->ops[i].stream] = i;
+    for (int s = 0; s < STW_N_STREAMS; s++) {
+        if (s == STW_STREAM_COMPUTE || last[s] == STW_OP_NONE) continue;
+        stw_op idle = stw_op_make(STW_OP_IDLE, STW_STREAM_COMPUTE, STW_OP_NONE);
+        idle.component = STW_COMPONENT_STAGE;
+        idle.from = idle.to = STW_TIER_GPU;
+        idle.after[0] = last[s];
+        done = stw_append(b, idle);
+    }
+    return done == STW_OP_NONE ? last[STW_STREAM_COMPUTE] : done;
+}
+
 void stw_step_end(stw_step *s) {
+    const uint32_t done = all_done(s->b);
     stw_build_rings(s->b, false);
     stw_build_commit(s->b);
+    stw_park_after_step(s->b, done);
     stw_end_movement(s->b);
 }
 

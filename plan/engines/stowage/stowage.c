@@ -8,6 +8,7 @@
 #include "plan/engines/built_in.h"
 #include "plan/engines/layouts.h"
 #include "plan/engines/movements.h"
+#include "plan/engines/park.h"
 #include "plan/engines/partition.h"
 #include "plan/engines/piece_sync.h"
 
@@ -32,11 +33,30 @@ static bool every_region(const stw_region *region) {
     return true;
 }
 
+static bool is_params(const stw_region *r) { return r->component == STW_COMPONENT_PARAMS; }
+static bool is_grads(const stw_region *r) { return r->component == STW_COMPONENT_GRADS; }
+static bool is_moment(const stw_region *r) {
+    return (STW_PARKED_MOMENTS & 1u << r->component) != 0;
+}
+
+/* Copies have the size of what they are of: they are parts of memory that is page-locked once. */
+static void look_at_parking(stw_builder *b, stw_park *park) {
+    const stw_run_spec *run = b->job->run;
+    if (run->park.params) stw_park_add_regions(b, park, STW_PARKING_KEPT, is_params);
+    if (run->park.grads) stw_park_add_regions(b, park, STW_PARKING_DROPPED, is_grads);
+    if (run->park.moments) stw_park_add_regions(b, park, STW_PARKING_KEPT, is_moment);
+    for (uint32_t i = 0; i < park->n; i++) park->parcels[i].rounding_bytes = 0;
+    b->park = park;
+}
+
 static stw_status build(const stw_job *job, const stw_decisions *decisions,
                         const stw_layout *layout, stw_program *program, stw_error *err) {
     stw_builder b;
+    stw_park park = {.n = 0};
     stw_builder_init(&b, job, decisions, layout, program, err);
-    bool executable = decisions->load != STW_LOAD_NODE_LEADER || job->roles[0].n_nodes == 1;
+    look_at_parking(&b, &park);
+    bool executable = (decisions->load != STW_LOAD_NODE_LEADER || job->roles[0].n_nodes == 1) &&
+                      stw_run_spec_parks(job->run) == NULL;
     stw_begin_movement(&b, (stw_movement){.phase = STW_PHASE_LOAD,
                                           .by_stowage = true,
                                           .executable = executable,
@@ -52,6 +72,8 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
                      STW_COMM_SCRATCH_BYTES);
     stw_build_load(&b);
     stw_build_commit(&b);
+    stw_park_leave(&b, &park, STW_PARKED_PARAMS | STW_PARKED_GRADS | STW_PARKED_MOMENTS,
+                   STW_OP_NONE);
     stw_end_movement(&b);
     if (job->model->facts_known) stw_build_forward_backward(&b, false);
     stw_build_step(&b, STW_PHASE_FIRST_OPTIMIZER_STEP, STW_REPEAT_FIRST);
@@ -70,6 +92,10 @@ static const char *const keys[] = {"fsdp.reshard_after_forward",
                                    "optimizer.clip_norm",
                                    "placement.nvme_copies",
                                    "prefetch.bucket",
+                                   "park.params",
+                                   "park.grads",
+                                   "park.moments",
+                                   "park.moments_back",
                                    NULL};
 static const stw_engine_refusal refuses[] = {
     {"recompute.granularity", "selective"}, {"optimizer.implementation", "foreach"},
