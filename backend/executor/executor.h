@@ -95,6 +95,8 @@ STW_MUST_USE stw_status stw_weights_read(stw_weights *weights, uint32_t tensor, 
  * Nothing for seeded weights. */
 STW_MUST_USE stw_status stw_weights_sample(const stw_weights *weights, stw_text *out,
                                            stw_error *err);
+/** Does a tensor lie transposed in the files? Long parts of it are then read faster. */
+bool stw_weights_is_turned(const stw_weights *weights, uint32_t tensor);
 /** Name, without its folder, of the file that a tensor is read from; not of seeded weights. */
 const char *stw_weights_file(const stw_weights *weights, uint32_t tensor);
 /** Log a warning with tensor and count where the sample holds NaN or infinity. */

@@ -77,6 +77,10 @@ stw_dtype stw_weights_dtype(const stw_weights *w, uint32_t tensor) {
     return w->set == NULL ? STW_DTYPE_F32 : w->tensors[tensor].dtype;
 }
 
+bool stw_weights_is_turned(const stw_weights *w, uint32_t tensor) {
+    return w->set != NULL && w->tensors[tensor].way != STW_NAMES_AS_IS;
+}
+
 const char *stw_weights_file(const stw_weights *w, uint32_t tensor) {
     const uint32_t file = w->tensors[tensor].sources[0].entry->file;
     const char *path = w->set->files[file], *slash = strrchr(path, '/');
@@ -229,30 +233,51 @@ static stw_status read_column(const stw_weights *w, const stw_weights_tensor *t,
 }
 
 #define AT_ONCE 32u /* columns: what is written then fills a cache line */
+/* Between columns in scratch, so that AT_ONCE of them do not fall into the same sets of a cache. */
+#define COLUMN_GAP_BYTES 64u
 
-/* out[i * stride + c] = in[c * rows + i] for c below n, elements of `size` bytes. */
-static void turn(const unsigned char *in, uint64_t rows, uint64_t n, uint64_t stride, uint64_t size,
-                 unsigned char *out) {
-    for (uint64_t i = 0; i < rows && size == 2; i++)
-        for (uint64_t c = 0; c < n; c++)
-            memcpy(out + 2 * (i * stride + c), in + 2 * (c * rows + i), 2);
-    for (uint64_t i = 0; i < rows && size != 2; i++)
-        for (uint64_t c = 0; c < n; c++)
-            memcpy(out + size * (i * stride + c), in + size * (c * rows + i), size);
+/* Four by four elements of 2 bytes: in[c * pitch + i] to out[i * stride + c]. */
+static void turn_4x4(const unsigned char *in, uint64_t pitch, uint64_t stride, unsigned char *out) {
+    uint64_t a[4], b[4], t[4];
+    const uint64_t even = 0x0000FFFF0000FFFFull, low = 0x00000000FFFFFFFFull;
+    for (unsigned c = 0; c < 4; c++) memcpy(&a[c], in + c * pitch, 8);
+    for (unsigned c = 0; c < 4; c += 2) {
+        b[c] = (a[c] & even) | (a[c + 1] & even) << 16;
+        b[c + 1] = (a[c] >> 16 & even) | (a[c + 1] & ~even);
+    }
+    for (unsigned c = 0; c < 2; c++) {
+        t[c] = (b[c] & low) | b[c + 2] << 32;
+        t[c + 2] = b[c] >> 32 | (b[c + 2] & ~low);
+    }
+    for (unsigned i = 0; i < 4; i++) memcpy(out + i * stride, &t[i], 8);
+}
+
+/* out[i * stride + c] = in[c][i] for c below n, elements of `size` bytes; columns are `pitch` bytes
+ * apart, rows `stride` elements. */
+static void turn(const unsigned char *in, uint64_t pitch, uint64_t rows, uint64_t n,
+                 uint64_t stride, uint64_t size, unsigned char *out) {
+    const bool fours = size == 2;
+    const uint64_t whole_rows = fours ? rows / 4 * 4 : 0, whole = fours ? n / 4 * 4 : 0;
+    for (uint64_t i = 0; i < whole_rows; i += 4)
+        for (uint64_t c = 0; c < whole; c += 4)
+            turn_4x4(in + c * pitch + 2 * i, pitch, 2 * stride, out + 2 * (i * stride + c));
+    for (uint64_t i = 0; i < rows; i++)
+        for (uint64_t c = i < whole_rows ? whole : 0; c < n; c++)
+            memcpy(out + size * (i * stride + c), in + c * pitch + size * i, size);
 }
 
 static stw_status read_swapped(const stw_weights *w, const stw_weights_tensor *t,
                                const rectangle *r, unsigned char *scratch, unsigned char *out,
                                stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const uint64_t size = stw_dtype_bits(t->dtype) / 8, column_bytes = stw_times(r->rows, size);
-    const uint64_t most = stw_max_u64(1, stw_min_u64(AT_ONCE, SCRATCH_BYTES / column_bytes));
+    const uint64_t size = stw_dtype_bits(t->dtype) / 8;
+    const uint64_t pitch = stw_times(r->rows, size) + COLUMN_GAP_BYTES;
+    const uint64_t most = stw_max_u64(1, stw_min_u64(AT_ONCE, SCRATCH_BYTES / pitch));
     for (uint64_t c = 0, n = 0; c < r->columns; c += n) {
-        unsigned char *to = scratch;
         n = stw_min_u64(most, r->columns - c);
-        for (uint64_t k = 0; k < n; k++, to += column_bytes)
-            STW_TRY(read_column(w, t, r, r->column + c + k, to, err));
-        turn(scratch, r->rows, n, r->columns, size, out + c * size);
+        for (uint64_t k = 0; k < n; k++)
+            STW_TRY(read_column(w, t, r, r->column + c + k, scratch + k * pitch, err));
+        turn(scratch, pitch, r->rows, n, r->columns, size, out + c * size);
     }
 out:
     return status;
