@@ -6,10 +6,12 @@
 
 Settings, as verl has them (docs/cases/weight-sync-with-offload.md): none; policy (CPUOffloadPolicy); param (parameters are
 parked on the host after the step); optimizer (its state is parked); both. Each setting trains one step, parks, gives its weights
-to every rank, each wanting its slice of --tp rows, and compares every bit with the parameters. Beside it: `full_tensor()` of each
-parameter where it lies, and of the parameter moved to the GPU (to what --cpu calls one); an error is printed.
+to every rank, each wanting its slice of --tp rows, to a Callback twice and to Ranks once, and compares every bit with the parameters.
+Beside it: `full_tensor()` of each parameter where it lies, and of the parameter moved to the GPU (to what --cpu calls one), and
+torch's full state dict, on the GPU and on the host; an error is printed.
 
---cpu: gloo on CPUs with a small model. --share: all ranks on one GPU, over gloo, which copies through the host."""
+--cpu: gloo on CPUs with a small model. --share: all ranks on one GPU, over gloo. gloo's send and recv take no GPU memory (its
+collectives do), and a WeightSync refuses such a group, so this script copies each round's messages through the host."""
 
 import argparse
 import contextlib
@@ -20,9 +22,11 @@ import time
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
-from stowage.torch import Callback, WeightSync
+from stowage.torch import Callback, Ranks, Slice, WeightSync
+from stowage.torch.group import Group
 
 SETTINGS = ["none", "policy", "param", "optimizer", "both"]
 SMALL = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
@@ -30,6 +34,32 @@ SMALL = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_atte
 QWEN3 = {"Qwen3-0.6B": dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
                             num_attention_heads=16, num_key_value_heads=8, head_dim=128,
                             vocab_size=151936, tie_word_embeddings=True)}
+
+
+class Staged:
+    """A message that came to host memory: it is in the buffer on the GPU after wait()."""
+
+    def __init__(self, work, sent, host, buffer, messages):
+        self.work, self.sent, self.host, self.buffer, self.messages = work, sent, host, buffer, messages
+
+    def wait(self, *timeout):
+        ended = self.work.wait(*timeout)
+        for m in self.messages:
+            if not m.sends:
+                part = slice(m.offset, m.offset + m.bytes)
+                self.buffer[part].copy_(self.host[part])
+        return ended
+
+
+def stage_messages():
+    post = Group.post
+
+    def through_the_host(group, messages, send, receive):
+        kept, host = send.cpu(), torch.empty(receive.shape, dtype=receive.dtype)
+        return [(Staged(work, kept, host, receive, rows), rows) for work, rows in post(group, messages, kept, host)]
+
+    Group.post = through_the_host
+    Group.serves = lambda group, device: True
 
 
 def build(options, setting, device, mesh):
@@ -45,7 +75,10 @@ def build(options, setting, device, mesh):
         more["offload_policy"] = CPUOffloadPolicy(pin_memory=not options.cpu)
     for layer in model.model.layers:
         fully_shard(layer, **more)
-    return fully_shard(model, **more)
+    model = fully_shard(model, **more)
+    if options.share:
+        model.set_force_sum_reduction_for_comms(True)  # gloo has no average of GPU memory
+    return model
 
 
 def train(model, device):
@@ -104,34 +137,62 @@ def one(options, setting, device, mesh):
         row["full_tensor"] = timed(lambda: [p.full_tensor() for p in names.values()])
         row["to(device).full_tensor"] = timed(lambda: expected.update(
             {n: p.to(device).full_tensor().to(torch.bfloat16) for n, p in names.items()}))
+        whole = dict(full_state_dict=True)
+        row["state_dict"] = timed(lambda: get_model_state_dict(model, options=StateDictOptions(**whole)))
+        row["state_dict on the host"] = timed(
+            lambda: get_model_state_dict(model, options=StateDictOptions(**whole, cpu_offload=True)))
     rank, slices, got = dist.get_rank(), {}, {}
     for name, p in names.items():
         shape = tuple(p.shape)
         first, count = rows_of(shape, rank, options.tp)
         slices[name] = [((first,) + (0,) * (len(shape) - 1), (count,) + shape[1:])]
 
+    def make():
+        return {n: torch.zeros(boxes[0][1], dtype=torch.bfloat16, device=device) for n, boxes in slices.items()}
+
     def take(parts):
-        for name, tensor in parts:
-            got[name] = tensor.clone()
+        for name, tensor, (first, count) in parts:
+            into = got[name]
+            for d, n in enumerate(count):
+                into = into.narrow(d, first[d] - slices[name][0][0][d], n)
+            into.copy_(tensor)
+
+    def wrong_of(found):
+        return [n for n, ((first, count),) in slices.items() if n not in expected or not torch.equal(
+            found[n], expected[n].narrow(0, first[0], count[0]) if expected[n].dim() else expected[n])]
 
     group = dist.group.WORLD
-    with WeightSync(model, Callback(take, slices=slices), bucket_bytes=options.bucket << 20,
-                    process_group=group, device=device) as sync:
+    common = dict(bucket_bytes=options.bucket << 20, process_group=group, device=device)
+
+    def checked(key, call):
+        row[key] = timed(call)
+        if isinstance(row[key], str):
+            raise RuntimeError(f"{setting}: {row[key]}")
+
+    got.update(make())
+    with WeightSync(model, Callback(take, slices=slices, split=True), **common) as sync:
         before = 0
         if gpu:
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
-        row["stowage"] = timed(lambda: sync.sync(1))
-        if isinstance(row["stowage"], str):
-            raise RuntimeError(f"{setting}: {row['stowage']}")
-        got.clear()
-        row["again"] = timed(lambda: sync.sync(2))
+        checked("stowage", lambda: sync.sync(1))
+        wrong = wrong_of(got)
+        for tensor in got.values():
+            tensor.zero_()
+        checked("again", lambda: sync.sync(2))
         row["received_bytes"] = sum(2 * t.numel() for t in got.values())
-        row["beside_bytes"] = torch.cuda.max_memory_allocated() - before - 2 * sum(
-            t.numel() for t in got.values()) if gpu else 0
-    wrong = [n for n, boxes in slices.items() if n in expected and not torch.equal(
-        got[n], expected[n].narrow(0, boxes[0][0][0], boxes[0][1][0]) if expected[n].dim() else expected[n])]
-    row["bits"] = "equal" if len(expected) == len(got) == len(names) and not wrong else f"DIFFER: {wrong[:3]}"
+        row["beside_bytes"] = torch.cuda.max_memory_allocated() - before if gpu else 0
+        wrong += wrong_of(got)
+    got.clear()
+    into = make()
+    with WeightSync(model, Ranks({n: Slice(n, t, slices[n][0][0]) for n, t in into.items()}), **common) as sync:
+        checked("ranks", lambda: sync.sync(3))
+    wrong += wrong_of(into)
+    row["wrong"] = len(wrong)
+    row["bits"] = "equal" if expected and not wrong else f"DIFFER: {wrong[:3]}"
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, row["bits"])
+    row["bits"] = next((bits for bits in every if bits != "equal"), "equal")
     return row
 
 
@@ -154,6 +215,8 @@ def main():
     device = torch.device("cpu") if options.cpu else torch.device("cuda", 0 if options.share else rank)
     if not options.cpu:
         torch.cuda.set_device(device)
+    if options.share:
+        stage_messages()
     dist.init_process_group(backend)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     rows = []
@@ -163,7 +226,8 @@ def main():
             if rank == 0:
                 r = rows[-1]
                 print(f"| {setting} | {r['parameters']} | {show(r['full_tensor'])} | {show(r['to(device).full_tensor'])} | "
-                      f"{show(r['stowage'])} | {show(r['again'])} | {r['received_bytes'] / 1e6:.1f} MB | "
+                      f"{show(r['state_dict'])} | {show(r['state_dict on the host'])} | "
+                      f"{show(r['stowage'])} | {show(r['again'])} | {show(r['ranks'])} | {r['received_bytes'] / 1e6:.1f} MB | "
                       f"{r['beside_bytes'] / 2**20:.0f} MiB | {r['bits']} |", flush=True)
     if rank == 0 and options.output:
         with open(options.output, "w") as file:
