@@ -20,8 +20,8 @@ typedef enum stw_box_type { STW_BOX_F32, STW_BOX_BF16, STW_BOX_F16 } stw_box_typ
 #define STW_BOX_COPY_DIMS 4
 #define STW_BOX_TILE 8192u
 
-/** Bases 0 and 1 are the two buffers of a run; the others are addresses that were bound. */
-enum { STW_BOX_FROM_BUFFER, STW_BOX_TO_BUFFER, STW_BOX_FIRST_BASE };
+/** The first bases are the buffers of a run; the others are addresses that were bound. */
+enum { STW_BOX_FROM_BUFFER, STW_BOX_TO_BUFFER, STW_BOX_SENT_BUFFER, STW_BOX_FIRST_BASE };
 
 /** Element (i, j, k, l) lies at base + from + i * from_stride[0] + ..., all in bytes. Dimensions of
  * one element come first, with strides of 0. */
@@ -41,6 +41,12 @@ typedef struct stw_box_lists {
     const uint32_t *tiles;      /* [n] */
     uint32_t n;
 } stw_box_lists;
+
+/** Buffers of a run: where bases STW_BOX_FROM_BUFFER ... lie. NULL: no copy of the list uses it. */
+typedef struct stw_box_buffers {
+    const void *from, *sent;
+    void *to;
+} stw_box_buffers;
 
 /** A part of a copy. */
 typedef struct stw_box_tile {
@@ -147,8 +153,8 @@ typedef struct stw_box_ops {
     STW_MUST_USE stw_status (*bind)(stw_box_device *device, const void *const *addresses,
                                     stw_error *err);
     /** Run a list. CUDA: it is queued on `stream`, a cudaStream_t. */
-    STW_MUST_USE stw_status (*run)(stw_box_device *device, uint32_t list, const void *from_buffer,
-                                   void *to_buffer, void *stream, stw_error *err);
+    STW_MUST_USE stw_status (*run)(stw_box_device *device, uint32_t list,
+                                   const stw_box_buffers *buffers, void *stream, stw_error *err);
     /** Sum of stw_box_sum_word over n bytes, filled up with zeros, after the work of `stream`.
      * Blocks. */
     STW_MUST_USE stw_status (*sum)(stw_box_device *device, const void *address, uint64_t bytes,

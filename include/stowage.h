@@ -744,7 +744,8 @@ STW_API_CHECKED stw_status_t stw_bind_sync(stw_sync_t *sync, const void *const *
 STW_API_CHECKED stw_status_t stw_pack_round(stw_sync_t *sync, uint32_t round, void *send,
                                             void *stream, stw_error_t *error);
 /** Bring what came in the receive buffer, and what the rank has itself, to target memories and into
- * the bucket.
+ * the bucket. What the rank sends as well comes from the send buffer: pack the round first, and
+ * keep the buffer until this is done.
  * @param receive, bucket as `send` above */
 STW_API_CHECKED stw_status_t stw_place_round(stw_sync_t *sync, uint32_t round, const void *receive,
                                              void *bucket, void *stream, stw_error_t *error);

@@ -187,8 +187,8 @@ out:
 
 /* ---- runs ---- */
 
-static stw_status run_list(stw_box_device *device, uint32_t list, const void *from_buffer,
-                           void *to_buffer, void *stream, stw_error *err) {
+static stw_status run_list(stw_box_device *device, uint32_t list, const stw_box_buffers *buffers,
+                           void *stream, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_box_lists *lists = &device->lists;
     const uint32_t first = lists->first[list], n = lists->first[list + 1] - first;
@@ -197,8 +197,7 @@ static stw_status run_list(stw_box_device *device, uint32_t list, const void *fr
     stw_cuda_boxes boxes = {.bases = device->bases,
                             .n = n,
                             .tiles = lists->tiles[list],
-                            .from_buffer = from_buffer,
-                            .to_buffer = to_buffer,
+                            .buffers = *buffers,
                             .direct = device->direct};
     if (n == 0) goto out;
     STW_TRY(use(device, err));

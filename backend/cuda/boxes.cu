@@ -213,11 +213,12 @@ __global__ void __launch_bounds__(threads_per_block, 2)
             __syncthreads();
             at = found;
         }
-        const char *source = copy.from_base == STW_BOX_FROM_BUFFER
-                                 ? (const char *)b.from_buffer
+        const char *source = copy.from_base == STW_BOX_FROM_BUFFER ? (const char *)b.buffers.from
+                             : copy.from_base == STW_BOX_SENT_BUFFER
+                                 ? (const char *)b.buffers.sent
                                  : (const char *)b.bases[copy.from_base - STW_BOX_FIRST_BASE];
         char *target = copy.to_base == STW_BOX_TO_BUFFER
-                           ? (char *)b.to_buffer
+                           ? (char *)b.buffers.to
                            : (char *)b.bases[copy.to_base - STW_BOX_FIRST_BASE];
         copy_typed(copy, stw_box_tile_of(&copy, tile - copy.first_tile), source, target);
     }

@@ -15,8 +15,7 @@ typedef struct stw_cuda_boxes {
     const stw_box_copy *copies;
     const uint64_t *bases; /* from STW_BOX_FIRST_BASE on */
     uint32_t n, tiles;
-    const void *from_buffer;
-    void *to_buffer;
+    stw_box_buffers buffers;
     bool direct; /* something is page-locked host memory: a launch shaped for PCIe */
 } stw_cuda_boxes;
 

@@ -24,6 +24,8 @@ struct stw_sync_device {
     const void **addresses; /* [n[0] + n[1]] */
     stw_box_copy *copies;
     uint32_t *first, *tiles; /* list 2 r packs round r, list 2 r + 1 places it */
+    const void **sent;       /* [rounds]: send buffers of rounds that were packed */
+    bool *again;             /* [rounds]: placing reads the send buffer */
 };
 
 static stw_status no_memory(stw_error *err) {
@@ -95,7 +97,7 @@ static stw_box_copy copy_of(const stw_sync_device *device, const stw_sync_copy *
     const uint64_t width = stw_sync_width(dtype);
     stw_box_copy c = {.from = s->from,
                       .to = s->to,
-                      .from_base = STW_BOX_FROM_BUFFER,
+                      .from_base = s->sent ? STW_BOX_SENT_BUFFER : STW_BOX_FROM_BUFFER,
                       .to_base = STW_BOX_TO_BUFFER};
     c.from_type = type_of(source != NULL ? source->dtype : dtype);
     c.to_type = type_of(dtype);
@@ -139,7 +141,10 @@ static stw_status make_lists(stw_sync_device *device, stw_error *err) {
     device->copies = stw_pool_array(device->pool, n, sizeof *device->copies);
     device->first = stw_pool_array(device->pool, 2 * (size_t)rounds + 1, sizeof *device->first);
     device->tiles = stw_pool_array(device->pool, 2 * (size_t)rounds, sizeof *device->tiles);
-    if (device->copies == NULL || device->first == NULL || device->tiles == NULL)
+    device->sent = stw_pool_array(device->pool, rounds, sizeof *device->sent);
+    device->again = stw_pool_array(device->pool, rounds, sizeof *device->again);
+    if (device->copies == NULL || device->first == NULL || device->tiles == NULL ||
+        device->sent == NULL || device->again == NULL)
         return no_memory(err);
     uint32_t at = 0;
     for (uint32_t r = 0; r < rounds; r++) {
@@ -150,6 +155,8 @@ static stw_status make_lists(stw_sync_device *device, stw_error *err) {
         device->first[2 * r + 1] = at += packs;
         device->tiles[2 * r + 1] = add_list(device, v->places + v->first_place[r], places, at);
         at += places;
+        for (uint32_t i = v->first_place[r]; i < v->first_place[r + 1]; i++)
+            device->again[r] = device->again[r] || v->places[i].sent;
     }
     device->first[2 * (size_t)rounds] = at;
     return STW_STATUS_OK;
@@ -303,7 +310,9 @@ stw_status stw_sync_device_pack(stw_sync_device *device, uint32_t round, void *s
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_round(device, round, err));
     STW_TRY(check_buffer("send", send, device->view->send_bytes, err));
-    STW_TRY(device->ops->run(device->boxes, 2 * round, NULL, send, native, err));
+    STW_TRY(
+        device->ops->run(device->boxes, 2 * round, &(stw_box_buffers){.to = send}, native, err));
+    device->sent[round] = send;
 out:
     return status;
 }
@@ -314,7 +323,14 @@ stw_status stw_sync_device_place(stw_sync_device *device, uint32_t round, const 
     STW_TRY(check_round(device, round, err));
     STW_TRY(check_buffer("receive", receive, device->view->receive_bytes, err));
     STW_TRY(check_buffer("bucket", bucket, device->view->bucket_bytes, err));
-    STW_TRY(device->ops->run(device->boxes, 2 * round + 1, receive, bucket, native, err));
+    if (device->again[round] && device->sent[round] == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, "round",
+                         "found round %u, which was not packed yet: expected it to be packed, and "
+                         "its send buffer to be there",
+                         round));
+    const stw_box_buffers buffers = {receive, device->sent[round], bucket};
+    STW_TRY(device->ops->run(device->boxes, 2 * round + 1, &buffers, native, err));
+    device->sent[round] = NULL;
 out:
     return status;
 }

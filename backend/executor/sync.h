@@ -39,7 +39,9 @@ STW_MUST_USE stw_status stw_sync_device_bind(stw_sync_device *device,
  * done on return */
 STW_MUST_USE stw_status stw_sync_device_pack(stw_sync_device *device, uint32_t round, void *send,
                                              void *native, stw_error *err);
-/** Fill target memories and the bucket from the receive buffer and from the rank's own sources. */
+/** Fill target memories and the bucket from the receive buffer and from what the rank has itself;
+ * what it sends, too, comes from the send buffer, which the round was packed into and which must
+ * still hold it. USAGE for a round that was not packed since it was placed, where that is so. */
 STW_MUST_USE stw_status stw_sync_device_place(stw_sync_device *device, uint32_t round,
                                               const void *receive, void *bucket, void *native,
                                               stw_error *err);

@@ -103,14 +103,20 @@ typedef struct work {
     const stw_box_device *device;
     const stw_box_copy *copies;
     uint32_t n;
-    const unsigned char *from_buffer;
-    unsigned char *to_buffer;
+    const stw_box_buffers *buffers;
 } work;
 
 static const unsigned char *base_of(const work *w, uint32_t base) {
-    return base == STW_BOX_FROM_BUFFER ? w->from_buffer
-           : base == STW_BOX_TO_BUFFER ? w->to_buffer
-                                       : w->device->bases[base];
+    switch (base) {
+    case STW_BOX_FROM_BUFFER:
+        return w->buffers->from;
+    case STW_BOX_TO_BUFFER:
+        return w->buffers->to;
+    case STW_BOX_SENT_BUFFER:
+        return w->buffers->sent;
+    default:
+        return w->device->bases[base];
+    }
 }
 
 static void run_tile(const work *w, const stw_box_copy *c, uint32_t tile) {
@@ -143,14 +149,13 @@ static void run_tiles(void *arg, uint64_t first, uint64_t count) {
 
 #define TILES_AT_ONCE 8 /* of a thread: some 128 KiB */
 
-static stw_status run_list(stw_box_device *device, uint32_t list, const void *from_buffer,
-                           void *to_buffer, void *stream, stw_error *err) {
+static stw_status run_list(stw_box_device *device, uint32_t list, const stw_box_buffers *buffers,
+                           void *stream, stw_error *err) {
     const uint32_t first = device->lists.first[list];
     work w = {.device = device,
               .copies = device->lists.copies + first,
               .n = device->lists.first[list + 1] - first,
-              .from_buffer = from_buffer,
-              .to_buffer = to_buffer};
+              .buffers = buffers};
     (void)stream;
     (void)err;
     if (w.n > 0)

@@ -68,7 +68,7 @@ static void pack(piece_sync *s, uint32_t round) {
     op.bytes = bytes;
     op.params = bytes / s->plan->element;
     op.after[0] = read_host(s, bytes, round, set->send.offset, set->send.alloc);
-    op.after[1] = set->exchanged;
+    op.after[1] = set->placed != STW_OP_NONE ? set->placed : set->exchanged;
     set->packed = stw_append(s->b, op);
 }
 
@@ -91,8 +91,8 @@ static void exchange(piece_sync *s, uint32_t round) {
     set->exchanged = stw_append(s->b, op);
 }
 
-/* From the receive buffer and the rank's own parameters into the bucket; the rollout's process
- * copies it to its weights. */
+/* From the receive buffer, from what was packed and from the rank's other parameters into the
+ * bucket; the rollout's process copies it to its weights. */
 static void place(piece_sync *s, uint32_t round) {
     const stw_sync_load *load = &s->kind->rounds[round];
     buffers *set = &s->sets[round % s->plan->sets];
@@ -103,7 +103,8 @@ static void place(piece_sync *s, uint32_t round) {
     op.bytes = load->placed;
     op.params = load->placed / s->plan->element;
     op.after[0] = set->exchanged;
-    op.after[1] = read_host(s, load->own, round, set->bucket.offset, set->bucket.alloc);
+    op.after[1] =
+        read_host(s, load->own - load->own_sent, round, set->bucket.offset, set->bucket.alloc);
     op.after[0] = stw_append(s->b, op);
     op.after[1] = STW_OP_NONE;
     op.from_offset_bytes = op.offset_bytes = set->bucket.offset;
@@ -124,7 +125,8 @@ static void make_buffers(piece_sync *s) {
 static void free_buffers(piece_sync *s) {
     for (uint32_t i = 0; i < s->plan->sets; i++) {
         const buffers *set = &s->sets[i];
-        stw_free_after(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, set->send, set->exchanged);
+        stw_free_after(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, set->send,
+                       set->placed != STW_OP_NONE ? set->placed : set->exchanged);
         stw_free_after(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, set->receive, set->exchanged);
         stw_free_after(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, set->bucket, set->placed);
     }

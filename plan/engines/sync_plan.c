@@ -150,6 +150,7 @@ static void add_load(stw_sync_load *sum, const stw_sync_load *of) {
     sum->far_received += of->far_received;
     sum->placed += of->placed;
     sum->own += of->own;
+    sum->own_sent += of->own_sent;
     sum->messages += of->messages;
     sum->far_messages += of->far_messages;
 }

@@ -73,6 +73,16 @@ static void take_back(work *w, const stw_sync_cell *target, uint32_t set, uint64
     }
 }
 
+/* Bytes of a grain that go to targets of its sender. */
+static uint64_t kept_bytes(const work *w, const stw_sync_cell *target, uint32_t sender,
+                           uint64_t bytes) {
+    const uint32_t *members = w->lots->targets.members + target->first_member;
+    uint64_t kept = 0;
+    for (uint32_t i = 0; i < target->n_members; i++)
+        if (w->job->targets[members[i]].rank == sender) kept += bytes;
+    return kept;
+}
+
 static stw_status add_lot(work *w, const stw_sync_lot *lot, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_sync_lots *lots = w->lots;
@@ -95,6 +105,7 @@ static stw_status add_lot(work *w, const stw_sync_lot *lot, stw_error *err) {
         const uint64_t bytes = stw_times(stw_box_volume(&box), width);
         const uint32_t sender = job->sources[grain->source].rank;
         w->loads[sender].packed += bytes;
+        w->loads[sender].own_sent += kept_bytes(w, target, sender, bytes);
         take_back(w, target, grain->set, bytes);
         STW_TRY(add_group(w, sender, grain->set, bytes, err));
     }

@@ -13,7 +13,8 @@ typedef struct stw_sync_load {
     uint64_t near_sent, near_received;             /* from and to ranks of its node */
     uint64_t far_sent, far_received;               /* those of other nodes */
     uint64_t placed;                               /* of its targets */
-    uint64_t own;                                  /* of them, from sources of its own */
+    uint64_t own;                                  /* of them, from sources of its own, */
+    uint64_t own_sent;                             /* which were packed, and are not read again */
     uint32_t messages, far_messages;               /* that leave or come; between nodes */
 } stw_sync_load;
 

@@ -22,6 +22,7 @@ typedef struct work {
     uint32_t rounds, rank;
     bool *is_in;           /* [sets.n]: the rank is one of them */
     item *sent, *received; /* by round, sender, set, alignment, number */
+    uint64_t *sent_at;     /* [grains]: place of one that is sent */
     uint32_t n_sent, n_received;
     uint64_t *place_of; /* [lots]: bytes of the lot's first part in the bucket of its round */
     uint64_t *still;    /* [targets]: elements that are still to come */
@@ -271,6 +272,7 @@ static stw_status make_packs(work *w, stw_error *err) {
                                 .target = STW_SYNC_NONE,
                                 .lot = it->lot,
                                 .to = it->at};
+            w->sent_at[it->grain] = it->at;
         }
     }
     w->out->first_pack[w->rounds] = i;
@@ -307,6 +309,11 @@ static void add_own(work *w, uint32_t lot) {
             !stw_sync_cell_has(&lots->sources, w->job->sources, g->cell, w->rank, &copy.source))
             continue;
         copy.box = stw_sync_grain_box(lots, l, g);
+        copy.sent = is_sent(w, g);
+        if (copy.sent) {
+            copy.source = STW_SYNC_NONE;
+            copy.from = w->sent_at[l->first_grain + k];
+        }
         const uint32_t before = w->n_places;
         add_places(w, &copy);
         w->out->own_bytes +=
@@ -357,7 +364,8 @@ stw_status stw_sync_view_make(stw_pool *pool, const stw_sync_job *job, const stw
     }
     w.place_of = calloc((size_t)lots->n_lots + 1, sizeof *w.place_of);
     w.still = calloc((size_t)job->n_targets + 1, sizeof *w.still);
-    if (w.place_of == NULL || w.still == NULL) STW_TRY(no_memory(err));
+    w.sent_at = calloc((size_t)lots->n_grains + 1, sizeof *w.sent_at);
+    if (w.place_of == NULL || w.still == NULL || w.sent_at == NULL) STW_TRY(no_memory(err));
     STW_TRY(find_items(&w, err));
     out->send_bytes = place_items(w.sent, w.n_sent);
     out->receive_bytes = place_items(w.received, w.n_received);
@@ -369,6 +377,7 @@ stw_status stw_sync_view_make(stw_pool *pool, const stw_sync_job *job, const stw
 out:
     free(w.sent);
     free(w.received);
+    free(w.sent_at);
     free(w.place_of);
     free(w.still);
     return status;

@@ -23,11 +23,12 @@ typedef struct stw_sync_part {
 /** Elements that one rank copies from one place to another. */
 typedef struct stw_sync_copy {
     stw_box box;
-    uint32_t source; /* in job.sources; NONE: in the receive buffer, in C order of `box` */
+    uint32_t source; /* in job.sources; NONE: in a buffer, in C order of `box` */
     uint32_t target; /* in job.targets; NONE: in the send buffer, in C order of `box` */
     uint32_t lot;    /* its box is that of the part, for targets without memory */
-    uint64_t from;   /* bytes, in the receive buffer */
+    uint64_t from;   /* bytes, in the receive buffer; or, if `sent`, in the send buffer */
     uint64_t to;     /* bytes, in the send buffer; or those of the part in the bucket */
+    bool sent; /* the rank sends what it has itself: it was packed, and is not read once more */
 } stw_sync_copy;
 
 /** Everything of one rank, by rounds: entries first_x[r] to first_x[r + 1] - 1 are of round r. */
@@ -39,7 +40,7 @@ typedef struct stw_sync_view {
     stw_sync_message *messages;
     stw_sync_part *parts;
     stw_sync_copy *packs;  /* to the send buffer */
-    stw_sync_copy *places; /* from the receive buffer and from sources, to targets */
+    stw_sync_copy *places; /* from the receive and send buffers and from sources, to targets */
 } stw_sync_view;
 
 /** What `rank` does. A sender's buffer holds its grains by the set of ranks that lack them, each

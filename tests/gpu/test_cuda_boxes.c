@@ -190,9 +190,10 @@ static void long_tables_arrive(void) {
     const void *bases[1] = {from};
     CHECK_OK(ops->open(&config, &device, err));
     CHECK_OK(ops->bind(device, bases, err));
-    for (uint32_t round = 0; round < ROUNDS; round++)
-        CHECK_OK(
-            ops->run(device, round, from, to + (size_t)ROWS * 64 * round, streams[round % 2], err));
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        const stw_box_buffers buffers = {.from = from, .to = to + (size_t)ROWS * 64 * round};
+        CHECK_OK(ops->run(device, round, &buffers, streams[round % 2], err));
+    }
     CUDA(cudaDeviceSynchronize());
     for (uint32_t round = 0; round < ROUNDS; round++) {
         uint32_t wrong = 0;
@@ -262,7 +263,7 @@ static double rate(const shape *s) {
     for (int i = 0; i < 8; i++) {
         float ms = 0;
         CUDA(cudaEventRecord(begin, NULL));
-        CHECK_OK(stw_box_cuda_ops()->run(device, 0, NULL, to, NULL, err));
+        CHECK_OK(stw_box_cuda_ops()->run(device, 0, &(stw_box_buffers){.to = to}, NULL, err));
         CUDA(cudaEventRecord(done, NULL));
         CUDA(cudaEventSynchronize(done));
         CUDA(cudaEventElapsedTime(&ms, begin, done));

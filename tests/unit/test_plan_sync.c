@@ -124,11 +124,11 @@ static void copy(run *x, uint32_t r, const stw_sync_copy *c) {
     const uint32_t tensor = source != NULL ? source->tensor : target->tensor;
     const stw_sync_tensor *t = &job->tensors[tensor];
     const uint64_t width = stw_sync_width(t->dtype);
-    CU_ASSERT(source == NULL || source->rank == r);
+    CU_ASSERT(source == NULL || (source->rank == r && !c->sent));
     CU_ASSERT(target == NULL || target->rank == r);
     for (uint64_t i = 0; i < stw_box_volume(&c->box); i++) {
         const uint64_t element = sync_element(t, &c->box, i);
-        unsigned char *to, *from = x->buffers[1][r] + c->from + i * width;
+        unsigned char *to, *from = x->buffers[c->sent ? 0 : 1][r] + c->from + i * width;
         if (source != NULL)
             from = x->memory[0][r][source->memory] + sync_at(t, source, element) * width;
         if (target == NULL)
