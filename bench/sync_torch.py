@@ -308,10 +308,10 @@ class Job:
             steps = iter(range(1, last + 1))
             results = []
             row["seconds"] = self.seconds(lambda: results.append(sync.sync(next(steps))), last - 1)[1:]
+            row["beside_mib"] = round((torch.cuda.max_memory_allocated() - before) / 2**20, 1) if cuda else 0
             self.refill(weights, last)
             self.wait()
             sync.sync(last)
-            row["beside_mib"] = round((torch.cuda.max_memory_allocated() - before) / 2**20, 1) if cuda else 0
             row["rounds"] = sync.info.rounds
         if beside is not None:
             row["wrong"], row["checked"] = answers.get()

@@ -156,6 +156,8 @@ class Process(Target):
     """A process on the same GPU, or on the same host if the weights are synced in host memory, that holds a Receiver of
     the same address (the path of a Unix socket, one per receiver). Each rank has a target of its own."""
 
+    other_process = True
+
     def __init__(self, address: str) -> None:
         self.address = os.fspath(address)
         self._channel: Optional[Channel] = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from datetime import timedelta
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -19,6 +20,7 @@ from .target import Delivery, Target
 from .tensors import on_device
 
 HALVES = 2  # sets of buffers
+AHEAD = 4   # rounds that are queued on a GPU before the host waits for the first of them
 
 
 class Result(NamedTuple):
@@ -275,7 +277,8 @@ class WeightSync:
 
 
 class _Run:
-    """One sync. Round r + 1 is packed and sent while round r is placed and handed over."""
+    """One sync. Round r + 1 is packed and sent while round r is placed and handed over. On a GPU all of this is queued, and the host
+    waits for rounds of the past: it names what does not end. A target in another process is told of a round when it is done."""
 
     def __init__(self, owner: WeightSync, step: int) -> None:
         self.owner = owner
@@ -283,6 +286,7 @@ class _Run:
         self.rounds = owner._info.rounds
         self.failure: Optional[Exception] = None  # of the target: messages go on, the other ranks need them
         self.sums: Dict[int, List[torch.Tensor]] = {}
+        self.queued: Deque[Tuple[int, _Half, Any]] = deque()  # rounds that may be under way
         self.cuda = owner._device.type == "cuda"
 
     def all(self) -> Optional[Exception]:
@@ -300,6 +304,8 @@ class _Run:
             if number + 1 < self.rounds:
                 self._start(number + 1)
             self._finish(number)
+        while self.queued:
+            self._settle()
         if expected is not None and self.failure is None:
             self._try(lambda: self._compare(expected))
         self._try(lambda: own._target.end(self.step, {i: expected[self._key(i)] for i in range(len(own._wants))}
@@ -338,8 +344,25 @@ class _Run:
                               stream.cuda_stream if stream is not None else 0)
             if stream is not None:
                 half.placed = stream.record_event()
-        if half.placed is not None:
-            self._wait(number, half.placed)
+        if half.placed is None:
+            self._hand_over(number, half)
+            return
+        self.queued.append((number, half, half.placed))
+        if not own._target.other_process:
+            torch.cuda.current_stream(own._device).wait_event(half.placed)
+            self._hand_over(number, half)
+        while len(self.queued) > (1 if own._target.other_process else AHEAD):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait for the oldest round under way."""
+        number, half, placed = self.queued.popleft()
+        self._wait(number, placed)
+        if self.owner._target.other_process:
+            self._hand_over(number, half)
+
+    def _hand_over(self, number: int, half: _Half) -> None:
+        own = self.owner
         parts = own._deliveries[number % HALVES][number]
         if own.check:
             for part in parts:

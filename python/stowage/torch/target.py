@@ -59,9 +59,11 @@ class Versioned:
 
 class Target(Versioned):
     """Calls in this order: connect, wants, open; then for every sync begin, deliver for each round, end or abort; close.
-    release(half) returns when the bucket of a set of buffers may be overwritten. Errors of a target do not stop other ranks."""
+    release(half) returns when the bucket of a set of buffers may be overwritten by work of the current stream that comes after what
+    deliver queued. On a GPU the parts of deliver are there for work of the current stream. Errors of a target do not stop other ranks."""
 
     group: Group  # set before connect
+    other_process = False  # on a GPU: it cannot wait for streams of this process, and gets what is done
 
     def connect(self, table: Table, device: torch.device, timeout: float) -> None:
         pass
