@@ -52,12 +52,15 @@ class Staged:
 
 
 def stage_messages():
-    post = Group.post
+    post, operations = Group.post, Group.operations
 
-    def through_the_host(group, messages, send, receive):
+    def through_the_host(group, messages, buffers):
+        send, receive = buffers
         kept, host = send.cpu(), torch.empty(receive.shape, dtype=receive.dtype)
-        return [(Staged(work, kept, host, receive, rows), rows) for work, rows in post(group, messages, kept, host)]
+        works = post(group, messages, operations(group, messages, kept, host))
+        return [(Staged(work, kept, host, receive, rows), rows) for work, rows in works]
 
+    Group.operations = lambda group, messages, send, receive: (send, receive)
     Group.post = through_the_host
     Group.serves = lambda group, device: True
 

@@ -2,6 +2,9 @@
 """Which module waits for which parameters, and how long gradients live. On the host backend a step is done when step()
 returns, so a recorder stands in for the native waits."""
 
+import json
+import os
+import tempfile
 import unittest
 import unittest.mock
 import weakref
@@ -10,7 +13,7 @@ import torch
 from _jobs import batch, decay_groups, loss_of, mlp
 
 from stowage._native import NONE
-from stowage.torch import AdamW
+from stowage.torch import AdamW, local_plan
 
 VERSION = tuple(int(n) for n in torch.__version__.split(".")[:2])
 
@@ -84,6 +87,20 @@ class Waits(unittest.TestCase):
         optimizer = AdamW(model, overlap=True)
         self.steps(optimizer, model=model)
         self.assertEqual([m.name for m in optimizer._parts[0].held], ["first.weight", "first.bias", "last.weight", "last.bias"])
+
+    def test_the_plan_keeps_the_order(self) -> None:
+        """A plan knows embedding, blocks, norm and head by their names, and puts norm and head last; FSDP2's root waits for them first."""
+        names = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight",
+                 *(f"{tower}.layers.{i}.{name}" for tower in ("model", "visual") for i in (2, 0, 1) for name in ("b.weight", "norm.weight"))]
+        settings = local_plan.Settings()
+        for order in (names, names[::-1]):
+            plan, _ = local_plan.make([(name, 1000 + i) for i, name in enumerate(order)], "F32", settings)
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "plan.json")
+                plan.write(path)
+                with open(path, encoding="utf-8") as file:
+                    rows = json.load(file)["model"]["tensors"]
+            self.assertEqual([row[0] for row in rows], [local_plan.planned_name(name) for name in order])
 
     def test_gradients_live_until_their_module_waits(self) -> None:
         optimizer, _ = self.prepared()

@@ -73,13 +73,17 @@ class Group:
         self._dist.all_reduce(tensor, group=self._group)
         return tensor.tolist()
 
-    def post(self, messages: Sequence[Message], send: torch.Tensor, receive: torch.Tensor) -> List[Tuple[Any, List[Message]]]:
-        """Begin the messages of a round. Returns works, each with the messages that it stands for."""
-        operations = []
+    def operations(self, messages: Sequence[Message], send: torch.Tensor, receive: torch.Tensor) -> List[Any]:
+        """The messages of a round, between buffers, for post."""
+        out = []
         for m in messages:
             part = (send if m.sends else receive)[m.offset:m.offset + m.bytes]
             call = self._dist.isend if m.sends else self._dist.irecv
-            operations.append(self._dist.P2POp(call, part, self._peers[m.peer], self._group))
+            out.append(self._dist.P2POp(call, part, self._peers[m.peer], self._group))
+        return out
+
+    def post(self, messages: Sequence[Message], operations: List[Any]) -> List[Tuple[Any, List[Message]]]:
+        """Begin the messages of a round. Returns works, each with the messages that it stands for."""
         if not operations:
             return []
         works = self._dist.batch_isend_irecv(operations)

@@ -141,11 +141,17 @@ def _plan(tensors: Sequence[Tuple[str, int]], dtype: str, resident: int, units: 
                                 f"({host / 2**30:.1f} GiB for this rank): {error}", error.status) from None
 
 
+def planned_name(name: str) -> str:
+    """Of a tensor in the plan. A plan orders tensors by the blocks that it reads off their names: head and last norm come last. Here
+    the order is that of the forward, in which FSDP2's root gathers these first. A name without dots is of no block."""
+    return name.replace(".", "/")
+
+
 def _write_model(path: str, tensors: Sequence[Tuple[str, int]], dtype: str) -> None:
     with open(path, "w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["name", "shape", "dtype"])
-        rows.writerows([name, f"[{elements}]", dtype] for name, elements in tensors)
+        rows.writerow(["name", "shape", "dtype", "group"])
+        rows.writerows([planned_name(name), f"[{elements}]", dtype, "shards"] for name, elements in tensors)
 
 
 def _write_cluster(path: str, host: int, nvme: int) -> None:

@@ -54,7 +54,7 @@ class Part:
     def _open(self, settings: local_plan.Settings, backend: Optional[str]) -> None:
         cuda = _check_backend(self.held[0], backend) == "cuda"
         self.plan, info = local_plan.make([(m.name, m.elements) for m in self.held], self.dtype, settings)
-        bound = [Bound(m.name, self.dtype, m.address, m.elements, m.group - self.first_group) for m in self.held]
+        bound = [Bound(local_plan.planned_name(m.name), self.dtype, m.address, m.elements, m.group - self.first_group) for m in self.held]
         if not cuda:
             self.native = Optimizer(self.plan, bound, "host", nvme=settings.nvme)
             return

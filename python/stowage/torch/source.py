@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -117,7 +118,7 @@ class Source:
     def addresses(self, device: torch.device) -> List[int]:
         """Of all shards, in memory that the device reads."""
         shards = self.tensors()
-        if device.type == "cuda" and any(t.device.type == "cpu" and t.numel() and not t.is_pinned() for t in shards):
+        if device.type == "cuda" and any(is_pageable(t) for n, t in zip(self.names, shards) if n not in self._copies):
             self.lock(device)
         self._shards = []
         for name, tensor in zip(self.names, shards):
@@ -134,12 +135,11 @@ class Source:
         if device.type != "cuda":
             return
         self.unlock()
-        pageable = [(n, t) for n, t in zip(self.names, self.tensors()) if t.device.type == "cpu" and t.numel() and not t.is_pinned()]
+        pageable = [(n, t) for n, t in zip(self.names, self.tensors()) if is_pageable(t)]
         spans: List[List[Any]] = []
         for name, tensor in sorted(pageable, key=lambda row: row[1].data_ptr()):
-            last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) + 1
             start = tensor.data_ptr() // PAGE * PAGE
-            end = -(-(tensor.data_ptr() + last * tensor.element_size()) // PAGE) * PAGE
+            end = -(-(tensor.data_ptr() + extent(tensor)) // PAGE) * PAGE
             if spans and start <= spans[-1][1]:
                 spans[-1][1] = max(spans[-1][1], end)
                 spans[-1][2].append((name, tensor))
@@ -159,6 +159,21 @@ class Source:
         for address, _ in self._locked:
             torch.cuda.cudart().cudaHostUnregister(address)
         self._locked, self._copies = [], {}
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to the end of the last one."""
+    return (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) + 1) * tensor.element_size()
+
+
+def is_pageable(tensor: torch.Tensor) -> bool:
+    """A host tensor whose own memory is not page-locked. Tensor.is_pinned() asks about where its storage begins, which may be
+    pageable although the tensor is not, or the other way round."""
+    if tensor.device.type != "cpu" or tensor.numel() == 0:
+        return False
+    first = tensor.data_ptr()
+    bytes_at = ((ctypes.c_uint8 * 1).from_address(at) for at in (first, first + extent(tensor) - 1))
+    return not all(torch.frombuffer(byte, dtype=torch.uint8).is_pinned() for byte in bytes_at)
 
 
 def describe(source: Source, dtype: Any) -> Described:

@@ -19,8 +19,9 @@ from .source import Described, Source, describe, join
 from .target import Delivery, Target
 from .tensors import on_device
 
-HALVES = 2  # sets of buffers
-AHEAD = 4   # rounds that are queued on a GPU before the host waits for the first of them
+HALVES = 2    # sets of buffers
+SPINS = 1e-3  # seconds of a wait in which the host does not sleep: most rounds take less
+AHEAD = 4     # rounds that are queued on a GPU before the host waits for the first of them
 
 
 class Result(NamedTuple):
@@ -41,6 +42,7 @@ class _Half:
         self.receive = torch.empty(info.receive_bytes, dtype=torch.uint8, device=device)
         self.bucket = bucket
         self.works: List[Tuple[Any, List[Message]]] = []
+        self.operations: Dict[int, List[Any]] = {}  # of rounds, made once
         self.placed: Optional[Any] = None  # torch.cuda.Event: receive buffer read, bucket written
         self.taken: Optional[Any] = None   # the target's work on the bucket
 
@@ -328,7 +330,9 @@ class _Run:
                 stream.wait_event(half.placed)
             own._rounds.pack(number, half.send.data_ptr(), stream.cuda_stream if stream is not None else 0)
             try:
-                half.works = own._group.post(messages, half.send, half.receive)
+                if number not in half.operations:
+                    half.operations[number] = own._group.operations(messages, half.send, half.receive)
+                half.works = own._group.post(messages, half.operations[number])
             except RuntimeError as failure:
                 raise self._lost(number, messages, failure) from failure
 
@@ -385,11 +389,13 @@ class _Run:
         half.works = []
 
     def _wait(self, number: int, event: Any) -> None:
-        end = time.monotonic() + self.owner.timeout
+        start = time.monotonic()
         while not event.query():
-            if time.monotonic() > end:
+            spent = time.monotonic() - start
+            if spent > self.owner.timeout:
                 raise self._lost(number, self.owner._messages[number], None, True)
-            time.sleep(5e-5)
+            if spent > SPINS:
+                time.sleep(5e-5)
 
     def _lost(self, number: int, messages: Sequence[Message], failure: Optional[Exception], late: bool = False) -> _native.Error:
         own = self.owner
