@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stowage's optimizer in a job of FSDP2: bytes of parameters, gradients and activations are
  * torch's, those of master and moments Stowage's; rows hold the walk; what its keys refuse. */
+#include <string.h>
+
+#include "core/checked.h"
 #include "plan/files/plan_file.h"
 #include "planner/planner.h"
 #include "tests/unit/planner_case.h"
@@ -30,6 +33,18 @@ static uint64_t state_of(const stw_peak *peak) {
     return peak->components[STW_COMPONENT_MASTER] + peak->components[STW_COMPONENT_EXP_AVG] +
            peak->components[STW_COMPONENT_EXP_AVG_SQ];
 }
+
+static void refused(const char *word, const char *const *settings) {
+    stw_cluster cluster = fixture_cluster(8);
+    stw_run_spec run;
+    size_t n = 0;
+    while (settings[n] != NULL) n++;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_specs_set_all(&cluster, &run, settings, n, "case", err));
+    CHECK_FAILS(stw_run_spec_check(&run, "case", err), STW_STATUS_BAD_INPUT, word);
+    stw_run_spec_free(&run);
+}
+#define REFUSED(word, ...) refused(word, (const char *const[]){__VA_ARGS__, NULL})
 
 /* All state resident: but for master and moments, which differ in dtype, both plans have the same
  * bytes on the GPU in every phase. */
@@ -235,6 +250,69 @@ static void segments_of_logits_break(void) {
     }
 }
 
+/* Measured with bench/adamw_torch.py on an H100 and an H200 (bench/results/2026-11-23-torch and
+ * -24-torch), one decimal of GiB: the most that torch's allocator handed out; a loss of all tokens
+ * at once, or 4,096 at a time under a checkpoint. */
+static void a_loop_holds_what_was_measured(void) {
+    static const struct {
+        const char *model, *sequences, *layers, *chunked, *overlap;
+        double allocated_gib;
+    } cases[] = {
+        {"Qwen3-4B", "4", "full", "false", "false", 38.6},
+        {"Qwen3-4B", "1", "full", "false", "true", 16.7},
+        {"Qwen3-4B", "1", "full", "true", "true", 16.7},
+        {"Qwen3-4B", "2", "full", "true", "true", 17.0},
+        {"Qwen3-4B", "4", "full", "true", "true", 18.6},
+        {"Qwen3-4B", "8", "full", "true", "false", 21.8},
+        {"Qwen3-4B", "2", "none", "true", "true", 62.4},
+        {"Qwen3-8B", "1", "full", "true", "true", 30.8},
+        {"Qwen3-8B", "4", "full", "true", "true", 33.6},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char sequences[32], layers[48], chunked[32], overlap[40];
+        snprintf(sequences, sizeof sequences, "batch.micro_batch=%s", cases[i].sequences);
+        snprintf(layers, sizeof layers, "recompute.granularity=%s", cases[i].layers);
+        snprintf(chunked, sizeof chunked, "loss.checkpoint=%s", cases[i].chunked);
+        snprintf(overlap, sizeof overlap, "optimizer.overlap=%s", cases[i].overlap);
+        const bool cut = strcmp(cases[i].chunked, "true") == 0;
+        stw_plan *plan =
+            PLAN(cases[i].model, INSIDE, "nodes=1", "node.gpus=1", "batch.seq_len=4096",
+                 "node.gpu.memory=139GiB", "load.method=sharded_read", sequences, layers, chunked,
+                 cut ? "loss.chunk=4096" : "loss.chunk=0", overlap, "update.stream=1",
+                 "prefetch.bucket=42MiB", "prefetch.depth=3");
+        uint64_t walked = 0, replayed = 0;
+        const stw_phase phases[] = {STW_PHASE_FORWARD_BACKWARD, STW_PHASE_OPTIMIZER_STEP};
+        for (size_t p = 0; p < 2; p++) {
+            const stw_peak *peak = peak_of(plan, phases[p], STW_TIER_GPU);
+            walked = stw_max_u64(walked, peak->total - peak->components[STW_COMPONENT_CONTEXT]);
+            replayed = stw_max_u64(replayed, plan->replayed[0].most[phases[p]].allocated_bytes);
+        }
+        const double gib = 1024.0 * 1024 * 1024, most = cases[i].allocated_gib;
+        CU_ASSERT_DOUBLE_EQUAL((double)walked / gib, most, 0.01 * most);
+        CU_ASSERT_DOUBLE_EQUAL((double)replayed / gib, most, 0.01 * most);
+        stw_plan_free(plan);
+    }
+}
+
+/* A checkpointed loss costs the head's forward once more, and no memory where it is one chunk. */
+static void chunks_cost_a_forward(void) {
+    stw_plan *whole = PLAN("Qwen3-8B", HIDING, "update.stream=1");
+    stw_plan *one =
+        PLAN("Qwen3-8B", HIDING, "update.stream=1", "loss.checkpoint=true", "loss.chunk=4096");
+    stw_plan *four = PLAN("Qwen3-8B", HIDING, "update.stream=1", "loss.checkpoint=true");
+    const double head_s = 2.0 * 4096 * 151936 * 4096 / whole->cluster.gpu.bf16_flops;
+    const stw_phase pass = STW_PHASE_FORWARD_BACKWARD;
+    CU_ASSERT(one->time_s[pass] > whole->time_s[pass] + head_s);
+    CU_ASSERT(one->time_s[pass] < whole->time_s[pass] + 3 * head_s);
+    CU_ASSERT(peak_of(one, pass, STW_TIER_GPU)->total <= peak_of(whole, pass, STW_TIER_GPU)->total);
+    CU_ASSERT(peak_of(four, pass, STW_TIER_GPU)->total < peak_of(one, pass, STW_TIER_GPU)->total);
+    stw_plan_free(whole);
+    stw_plan_free(one);
+    stw_plan_free(four);
+    REFUSED("false, because loss.fused is true", FSDP2, "loss.fused=true", "loss.checkpoint=true");
+    REFUSED("because engine is megatron", "engine=megatron", "loss.checkpoint=true");
+}
+
 /* Resident buckets first, all in the order of the model. */
 static void buckets_ascend(void) {
     stw_plan *plan = PLAN("Qwen3-4B", HIDING, "update.resident=0.5");
@@ -246,18 +324,6 @@ static void buckets_ascend(void) {
 }
 
 /* ---- keys ---- */
-
-static void refused(const char *word, const char *const *settings) {
-    stw_cluster cluster = fixture_cluster(8);
-    stw_run_spec run;
-    size_t n = 0;
-    while (settings[n] != NULL) n++;
-    CHECK_OK(stw_run_spec_init(&run, err));
-    CHECK_OK(stw_specs_set_all(&cluster, &run, settings, n, "case", err));
-    CHECK_FAILS(stw_run_spec_check(&run, "case", err), STW_STATUS_BAD_INPUT, word);
-    stw_run_spec_free(&run);
-}
-#define REFUSED(word, ...) refused(word, (const char *const[]){__VA_ARGS__, NULL})
 
 static void keys_without_effect_are_refused(void) {
     static const char with[] = "because engine is fsdp2 with optimizer.implementation: stowage";
@@ -295,5 +361,6 @@ STW_TEST_MAIN("engine inside", {"all else is torch's", all_else_is_torchs},
               {"rows hold the walk", rows_hold_the_walk}, {"steps hide", steps_hide},
               {"peaks do not rise", peaks_do_not_rise},
               {"segments of logits break", segments_of_logits_break},
-              {"buckets ascend", buckets_ascend},
+              {"a loop holds what was measured", a_loop_holds_what_was_measured},
+              {"chunks cost a forward", chunks_cost_a_forward}, {"buckets ascend", buckets_ascend},
               {"keys without effect are refused", keys_without_effect_are_refused})

@@ -448,7 +448,8 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
         "trainable.lora.rank", "trainable.lora.targets", "trainable.freeze",                       \
         "fsdp.reshard_after_forward", "fsdp.reshard_to_node", "fsdp.reshard_after_backward",       \
         "fsdp.wrap_embeddings", "fsdp.sync_each_micro_batch", "fsdp.loss_parallel", "parallel.tp", \
-        "parallel.sequence_parallel", "park.params", "checkpoint.", "weight_sync."
+        "loss.checkpoint", "parallel.sequence_parallel", "park.params", "checkpoint.",             \
+        "weight_sync."
 static const char *const keys[] = {
     KEYS_OF_BOTH,   "fsdp.offload_policy", "fsdp.streamed_frees_at_once",
     "park.moments", "park.moments_back",   NULL};
