@@ -9,6 +9,7 @@
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
+#define DISK "node.nvme.capacity=1000GiB", "node.nvme.read=6GB/s", "node.nvme.write=3GB/s"
 #define BF16 "precision.params=bf16", "precision.grads=bf16"
 #define FSDP2 "engine=fsdp2", BF16
 #define INSIDE                                                                                     \
@@ -171,6 +172,41 @@ static void rows_hold_the_walk(void) {
     ROWS("Qwen2.5-7B", "engine=fsdp2", "precision.params=bf16", "optimizer.implementation=stowage",
          "trainable.lora={rank: 8, targets: [q_proj]}");
     ROWS("Qwen3-4B", INSIDE, "roles=[{name: a, kind: reference}]");
+    ROWS("Qwen3-0.6B", INSIDE, DISK);
+    ROWS("Qwen3-0.6B", INSIDE, DISK, "optimizer.overlap=false", "update.stream=1",
+         "placement.moments=nvme", "placement.master=nvme");
+}
+
+/* State on NVMe passes through page-locked slots and the ring on the GPU, in place: one copy. The
+ * disk is what a step waits for. A host without room sends there what it cannot hold. */
+static void state_on_nvme(void) {
+    const uint64_t mib = 1 << 20;
+    stw_plan *all = PLAN("Qwen3-4B", INSIDE, LAYERS, DISK, "nodes=1", "update.stream=1",
+                         "placement.moments=nvme", "placement.master=nvme", "prefetch.bucket=32MiB",
+                         "prefetch.depth=4");
+    const uint64_t bytes = 12 * stw_job_placed_params(all->job, 0);
+    const stw_peak *host = peak_of(all, STW_PHASE_OPTIMIZER_STEP, STW_TIER_HOST);
+    CU_ASSERT_EQUAL(state_of(peak_of(all, STW_PHASE_OPTIMIZER_STEP, STW_TIER_NVME)), bytes);
+    CU_ASSERT_EQUAL(state_of(host), 0);
+    CU_ASSERT(host->components[STW_COMPONENT_STAGE] > 127 * mib);
+    CU_ASSERT(host->components[STW_COMPONENT_STAGE] <= 128 * mib);
+    const double all_bytes = (double)bytes * all->job->ranks_per_node;
+    const double read_s = all_bytes / all->cluster.nvme.read_bps,
+                 write_s = all_bytes / all->cluster.nvme.write_bps;
+    CU_ASSERT(all->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP] >= read_s);
+    CU_ASSERT(all->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP] <= 1.05 * (read_s + write_s));
+    stw_plan_free(all);
+
+    stw_plan *part = PLAN("Qwen3-4B", INSIDE, LAYERS, DISK, "nodes=1", "node.gpus=1",
+                          "update.stream=1", "node.host.memory=24GiB", "node.host.limit=24GiB");
+    const uint64_t whole = 12 * stw_job_placed_params(part->job, 0);
+    const uint64_t on_host = state_of(peak_of(part, STW_PHASE_OPTIMIZER_STEP, STW_TIER_HOST));
+    const uint64_t on_nvme = state_of(peak_of(part, STW_PHASE_OPTIMIZER_STEP, STW_TIER_NVME));
+    CU_ASSERT_EQUAL(on_host + on_nvme, whole);
+    CU_ASSERT(on_host > whole / 4 && on_nvme > whole / 4);
+    stw_plan_free(part);
+    REFUSED("expected auto or 0, because placement.moments is nvme", INSIDE, DISK,
+            "placement.moments=nvme", "update.resident=0.5");
 }
 
 /* ---- the step beside the next forward ---- */
@@ -331,7 +367,7 @@ static void keys_without_effect_are_refused(void) {
             "optimizer.implementation=stowage");
     REFUSED("because engine is deepspeed", "engine=deepspeed", "optimizer.implementation=stowage");
     REFUSED("because engine is stowage", "engine=stowage", "optimizer.implementation=stowage");
-    REFUSED(with, INSIDE, "placement.moments=nvme");
+    REFUSED(with, INSIDE, "placement.params=nvme");
     REFUSED(with, INSIDE, "placement.params=host");
     REFUSED(with, INSIDE, "placement.grads=host");
     REFUSED("engine stowage", INSIDE, "update.cpu=0.5");
@@ -358,8 +394,8 @@ STW_TEST_MAIN("engine inside", {"all else is torch's", all_else_is_torchs},
               {"moments have 16 bits", moments_have_16_bits},
               {"movements are of both", movements_are_of_both},
               {"fits where torch's optimizer does not", fits_where_torch_does_not},
-              {"rows hold the walk", rows_hold_the_walk}, {"steps hide", steps_hide},
-              {"peaks do not rise", peaks_do_not_rise},
+              {"rows hold the walk", rows_hold_the_walk}, {"state on NVMe", state_on_nvme},
+              {"steps hide", steps_hide}, {"peaks do not rise", peaks_do_not_rise},
               {"segments of logits break", segments_of_logits_break},
               {"a loop holds what was measured", a_loop_holds_what_was_measured},
               {"chunks cost a forward", chunks_cost_a_forward}, {"buckets ascend", buckets_ascend},

@@ -462,12 +462,12 @@ static const char *const keys_inside[] = {KEYS_OF_BOTH,
                                           NULL};
 
 #define REFUSED_BY_BOTH                                                                            \
-    {"checkpoint.format", "torch_dist"}, {"placement.params", "nvme"},                             \
-        {"placement.grads", "nvme"}, {"placement.master", "nvme"}, {                               \
-        "placement.moments", "nvme"                                                                \
-    }
-static const stw_engine_refusal refuses[] = {
-    REFUSED_BY_BOTH, {"optimizer.implementation", "direct"}, {NULL, NULL}};
+    {"checkpoint.format", "torch_dist"}, {"placement.params", "nvme"}, { "placement.grads", "nvme" }
+static const stw_engine_refusal refuses[] = {REFUSED_BY_BOTH,
+                                             {"placement.master", "nvme"},
+                                             {"placement.moments", "nvme"},
+                                             {"optimizer.implementation", "direct"},
+                                             {NULL, NULL}};
 static const stw_engine_refusal refuses_inside[] = {
     REFUSED_BY_BOTH, {"placement.params", "host"}, {"placement.grads", "host"}, {NULL, NULL}};
 
