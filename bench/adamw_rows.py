@@ -46,7 +46,7 @@ def settings(case):
             "precision.params": dtype, "precision.grads": dtype,
             "optimizer.clip_norm": case["clip"] or "none"}
     if case["chunked_loss"]:
-        keys.update({"loss.fused": "true", "loss.chunk": case["sequence"]})
+        keys.update({"loss.checkpoint": "true", "loss.chunk": case["sequence"]})
     if name == "torch":
         keys.update({"optimizer.implementation": "fused", "precision.exp_avg": dtype,
                      "precision.exp_avg_sq": dtype})

@@ -21,8 +21,13 @@ static const stw_place all_places[] = {
     {STW_TIER_GPU, STW_TIER_HOST, STW_TIER_NVME, STW_UPDATE_STREAM},
     {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_NVME, STW_UPDATE_STREAM},
 };
-/* The first two leave parameters and gradients where a framework has them. */
-enum { N_PLACES = sizeof all_places / sizeof all_places[0], N_PLACES_INSIDE = 2 };
+enum { N_PLACES = sizeof all_places / sizeof all_places[0] };
+
+/* Does it leave parameters and gradients where a framework has them, which steps on the GPU? */
+static bool is_inside(const stw_place *p) {
+    return p->params == STW_TIER_GPU && p->grads == STW_TIER_GPU &&
+           (p->update == STW_UPDATE_RESIDENT || p->update == STW_UPDATE_STREAM);
+}
 
 /* The updates that optimizer.implementation admits. */
 static bool implementation_admits(stw_optimizer_implementation how, stw_update update) {
@@ -90,10 +95,10 @@ static bool shares_have_places(const stw_job *job, const stw_place *places, uint
 
 uint32_t stw_stowage_places(const stw_job *job, stw_place *places, stw_error *err) {
     const bool inside = stw_engine_steps_inside(&job->engine->spec);
-    const size_t all = inside ? N_PLACES_INSIDE : N_PLACES;
     uint32_t n = 0;
-    for (size_t i = 0; i < all; i++)
-        if (is_admissible(job, &all_places[i])) places[n++] = all_places[i];
+    for (size_t i = 0; i < N_PLACES; i++)
+        if ((!inside || is_inside(&all_places[i])) && is_admissible(job, &all_places[i]))
+            places[n++] = all_places[i];
     if (n > 0) return shares_have_places(job, places, n, err) ? n : 0;
     const uint32_t moments = job->run->placement.moments, master = job->run->placement.master;
     if (job->cluster->nvme.capacity_bytes == 0 &&

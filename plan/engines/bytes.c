@@ -408,9 +408,17 @@ uint64_t stw_all_gather_bytes(const stw_job *job, uint32_t block) {
     return job->group > 1 && gathers(job) ? stw_times(all - alone, compute_bytes(job)) : 0;
 }
 
+bool stw_trains_in_place(const stw_job *job) {
+    return job->group == 1 && stw_engine_steps_inside(&job->engine->spec);
+}
+
 uint64_t stw_unsharded_grad_bytes(const stw_job *job, uint32_t block) {
-    if (!gathers(job) && job->run->precision.grads == job->run->precision.compute) return 0;
-    return stw_times(stw_job_gathered_grads(job, block), compute_bytes(job));
+    if (!gathers(job) && !stw_trains_in_place(job) &&
+        job->run->precision.grads == job->run->precision.compute)
+        return 0;
+    return stw_times(stw_job_gathered_grads(job, block),
+                     stw_trains_in_place(job) ? stw_dtype_bits(job->run->precision.grads) / 8
+                                              : compute_bytes(job));
 }
 
 static uint64_t reduce_element_bytes(const stw_job *job) {
@@ -451,13 +459,18 @@ static bool cuts_loss(const stw_job *job) {
     return stw_job_tp(job) > 1 && stw_fsdp_settings_of(job->run).loss_parallel;
 }
 
+uint64_t stw_loss_tokens(const stw_job *job) {
+    const stw_run_spec *run = job->run;
+    const uint64_t chunk = run->loss.chunk > 0 ? run->loss.chunk : STW_LOSS_CHUNK;
+    return run->loss.fused || run->loss.checkpoint ? stw_min_u64(job->tokens, chunk) : job->tokens;
+}
+
+bool stw_loss_is_cut(const stw_job *job) {
+    return job->run->loss.checkpoint && stw_loss_tokens(job) < job->tokens;
+}
+
 static uint64_t logit_elements(const stw_job *job) {
-    uint64_t tokens = job->tokens;
-    if (job->run->loss.fused) {
-        uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : STW_LOSS_CHUNK;
-        tokens = stw_min_u64(tokens, chunk);
-    }
-    return stw_times(tokens,
+    return stw_times(stw_loss_tokens(job),
                      cuts_loss(job) ? job->model->vocab / stw_job_tp(job) : job->model->vocab);
 }
 
@@ -508,8 +521,10 @@ static uint64_t final_norm_bytes(const stw_job *job) {
     return stw_plus(stw_times(stw_tp_own_tokens(job), norm), stw_times(job->tokens, output));
 }
 
+/* The output of the model holds the logits in the dtype of computation; under a checkpoint they go
+ * when they are upcast. */
 uint64_t stw_logits_forward_bytes(const stw_job *job) {
-    bool casts = job->run->loss.upcast != job->run->precision.compute;
+    bool casts = job->run->loss.upcast != job->run->precision.compute && !job->run->loss.checkpoint;
     uint64_t element = STW_SUM(stw_times(cuts_loss(job) ? 3 : 2, upcast_bytes(job)),
                                casts ? compute_bytes(job) : 0, cap_bytes(job));
     return STW_SUM(final_norm_bytes(job), stw_times(logit_elements(job), element),
@@ -517,18 +532,44 @@ uint64_t stw_logits_forward_bytes(const stw_job *job) {
 }
 
 uint64_t stw_logits_saved_bytes(const stw_job *job) {
+    if (job->run->loss.checkpoint) return final_norm_bytes(job);
     return stw_plus(final_norm_bytes(job),
                     stw_times(logit_elements(job), stw_plus(upcast_bytes(job), cap_bytes(job))));
+}
+
+/* The gradient of all hidden states, to which chunks add theirs. */
+static uint64_t cut_grad_bytes(const stw_job *job) {
+    if (!stw_loss_is_cut(job)) return 0;
+    return stw_times(stw_times(job->tokens, job->model->hidden), compute_bytes(job));
 }
 
 uint64_t stw_logits_backward_bytes(const stw_job *job) {
     uint64_t element =
         stw_plus(stw_times(cuts_loss(job) ? 4 : 3, upcast_bytes(job)), cap_bytes(job));
-    return stw_plus(final_norm_bytes(job), stw_times(logit_elements(job), element));
+    return STW_SUM(final_norm_bytes(job), stw_times(logit_elements(job), element),
+                   cut_grad_bytes(job));
 }
 
+uint64_t stw_head_grad_bytes(const stw_job *job) {
+    if (!trains_head(job)) return 0;
+    return stw_times(stw_times(job->model->vocab, job->model->hidden), compute_bytes(job));
+}
+
+/* torch/csrc/autograd/input_buffer.cpp: in place unless what waits is a view, as a product's
+ * gradient of a transposed weight is. */
+bool stw_sums_into_head(const stw_job *job) {
+    const bool casts =
+        stw_trains_in_place(job) && job->run->precision.params != job->run->precision.compute;
+    return stw_loss_is_cut(job) || casts;
+}
+
+/* A chunk's gradient is put into zeros for all tokens. */
 uint64_t stw_logits_grad_bytes(const stw_job *job) {
-    uint64_t elements = stw_plus(logit_elements(job), stw_times(job->tokens, job->model->hidden));
+    const uint64_t hidden = stw_times(job->tokens, job->model->hidden);
+    uint64_t elements = stw_plus(logit_elements(job), hidden);
+    if (stw_loss_is_cut(job))
+        elements = STW_SUM(stw_max_u64(logit_elements(job), hidden), hidden,
+                           stw_times(stw_loss_tokens(job), job->model->hidden));
     return STW_SUM(final_norm_bytes(job), stw_times(elements, compute_bytes(job)),
                    own_logits_bytes(job));
 }

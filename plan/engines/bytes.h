@@ -47,6 +47,9 @@ uint64_t stw_unshard_bytes(const stw_job *job, uint32_t block);
 /** The all-gather's output, beside the unsharded parameters that are copied out of it; 0 with a
  * group of one. */
 uint64_t stw_all_gather_bytes(const stw_job *job, uint32_t block);
+/** Stowage's optimizer on one GPU: a plain loop. Nothing is gathered or reduced, and gradients stay
+ * where autograd made them. */
+bool stw_trains_in_place(const stw_job *job);
 /** Unsharded gradients of a block while its backward runs (compute dtype). */
 uint64_t stw_unsharded_grad_bytes(const stw_job *job, uint32_t block);
 /** The same of earlier micro batches that were not reduced (reduce dtype). */
@@ -65,6 +68,15 @@ uint64_t stw_logits_forward_bytes(const stw_job *job);
 uint64_t stw_logits_saved_bytes(const stw_job *job);
 uint64_t stw_logits_backward_bytes(const stw_job *job);
 uint64_t stw_logits_grad_bytes(const stw_job *job);
+/** Tokens of which logits are there at a time (loss.fused, loss.checkpoint). */
+uint64_t stw_loss_tokens(const stw_job *job);
+/** Is a checkpointed loss of several chunks? */
+bool stw_loss_is_cut(const stw_job *job);
+/** Is a tied embedding's gradient added to the head's in place? Otherwise the sum is a new tensor.
+ */
+bool stw_sums_into_head(const stw_job *job);
+/** The gradient of the head's weight in the dtype of computation; 0 where it is frozen. */
+uint64_t stw_head_grad_bytes(const stw_job *job);
 /** The largest tensor among these. */
 uint64_t stw_logits_tensor_bytes(const stw_job *job);
 /** Rows of all tokens that sequence parallelism gathers for the embedding's gradient; 0 without. */

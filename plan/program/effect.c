@@ -71,7 +71,7 @@ static bool has_rollout(const stw_run_spec *run) {
 
 static bool cuts_loss(const stw_job *job) {
     const uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : STW_LOSS_CHUNK;
-    return job->tokens > chunk;
+    return job->tokens > chunk || (job->run->loss.checkpoint && job->tokens > STW_LOSS_CHUNK);
 }
 
 static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
@@ -143,7 +143,8 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
     case STW_NEED_UNTIED:
         return has_own_embedding(job->model);
     case STW_NEED_FUSED:
-        return run->loss.fused || run->batch.log_prob_method == STW_LOG_PROB_CHUNKED ||
+        return run->loss.fused || run->loss.checkpoint ||
+               run->batch.log_prob_method == STW_LOG_PROB_CHUNKED ||
                run->batch.log_prob_method == STW_LOG_PROB_FUSED;
     case STW_NEED_LOG_PROB:
         return run->batch.log_prob_micro_batch > 0;

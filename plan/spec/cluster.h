@@ -141,7 +141,8 @@ STW_MUST_USE stw_status stw_cluster_from_node(const stw_tree *tree, const stw_no
 /** `--set node.gpus=4`. @param origin "--set" and the like, for errors */
 STW_MUST_USE stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *value,
                                         const char *origin, stw_error *err);
-/** So many GPUs of a node: memory, cores, bandwidths and disks in proportion. */
+/** So many GPUs of a node: memory, cores, bandwidths and disks in proportion; copies of GPUs at
+ * least as one link carries them, up to half of what the node moves. */
 void stw_cluster_part(const stw_cluster *node, uint32_t gpus, stw_cluster *out);
 /** Does this dotted key belong to a cluster spec? */
 bool stw_cluster_has_key(const char *key);

@@ -71,7 +71,7 @@ typedef struct stw_param_group {
     stw_strings match; /* "1d": tensors of one dimension; else a shell pattern of their names */
     double lr, weight_decay; /* STW_AUTO_NUMBER: the optimizer's */
 } stw_param_group;
-#define STW_LOSS_CHUNK 1024        /* tokens of a fused loss at a time where loss.chunk is 0 */
+#define STW_LOSS_CHUNK 1024        /* tokens of a loss at a time where loss.chunk is 0 */
 #define STW_MAX_OWN_PARAM_GROUPS 7 /* besides the optimizer's own rates */
 
 #define STW_MAX_SECTIONS 8
@@ -195,7 +195,7 @@ typedef struct stw_run_spec {
     } recompute;
     stw_attention attention;
     struct {
-        bool fused;
+        bool fused, checkpoint;
         uint64_t chunk;
         stw_dtype upcast;
     } loss;

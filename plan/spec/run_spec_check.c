@@ -123,6 +123,12 @@ static stw_status check_parked_tiers(const stw_run_spec *run, const char *origin
     return STW_STATUS_OK;
 }
 
+static stw_status check_loss(const stw_run_spec *run, const char *origin, stw_error *err) {
+    if (!run->loss.fused || !run->loss.checkpoint) return STW_STATUS_OK;
+    return stw_run_spec_refuse(origin, err, "loss.checkpoint", "true",
+                               "false, because loss.fused is true");
+}
+
 static bool has_effect(const stw_engine_spec *engine, const char *key) {
     for (const char *const *known = engine->keys; known != NULL && *known != NULL; known++)
         if (strcmp(*known, key) == 0) return true;
@@ -204,6 +210,7 @@ stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_e
     STW_TRY(check_placement(run, origin, err));
     STW_TRY(stw_run_spec_check_sections(run, origin, err));
     STW_TRY(check_parked_tiers(run, origin, err));
+    STW_TRY(check_loss(run, origin, err));
     STW_TRY(check_engine_keys(run, &defaults, origin, err));
     if (stw_run_spec_engine(run)->check != NULL && !stw_run_spec_is_open(run))
         STW_TRY(stw_run_spec_engine(run)->check(run, origin, err));

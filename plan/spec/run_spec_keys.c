@@ -436,9 +436,15 @@ static const stw_spec_row rows_before[] = {
      .also = "liger use_liger_kernel use_fused_kernels fused_loss fused_linear_cross_entropy "
              "cut_cross_entropy",
      .fallback = "false", .needs = NEEDS(FORWARD) | NEEDS(CHUNKS)},
+    {BOOL("loss.checkpoint"), AT(loss.checkpoint),
+     .also = "chunked_loss chunked_cross_entropy checkpoint_loss", .fallback = "false",
+     .note =
+         "head and loss of loss.chunk tokens at a time under torch's checkpoint: backward makes "
+         "their logits again",
+     .needs = NEEDS(FORWARD)},
     {TOKENS("loss.chunk"), AT(loss.chunk), .fallback = "0",
-     .note = "with fused: tokens at a time; 0: 1024", BOUNDS(1, MOST_TOKENS), .zero = true,
-     .needs = NEEDS(FORWARD) | NEEDS(FUSED) | NEEDS(CHUNKS)},
+     .note = "with fused or checkpoint: tokens at a time; 0: 1024", BOUNDS(1, MOST_TOKENS),
+     .zero = true, .needs = NEEDS(FORWARD) | NEEDS(FUSED) | NEEDS(CHUNKS)},
     {WORDS("loss.upcast", dtypes), AT(loss.upcast), .fallback = "fp32", .needs = NEEDS(FORWARD)},
     {WORDS("moe.dispatcher", dispatchers), AT(moe.dispatcher),
      .also = "token_dispatcher moe_token_dispatcher_type", .fallback = "alltoall",

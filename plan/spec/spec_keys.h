@@ -78,7 +78,7 @@ typedef struct stw_spec_word {
     X(DIRECT, "no update is direct", "optimizer.implementation: direct")                           \
     X(RINGS, "no admissible update streams through a ring", "optimizer.implementation: streamed")  \
     X(UNTIED, "the model has no embedding apart from its head", NULL)                              \
-    X(FUSED, "loss.fused is false", "loss.fused: true")                                            \
+    X(FUSED, "the loss is of all tokens at once", "loss.fused: true")                              \
     X(LOG_PROB, "there is no pass for log-probabilities", "batch.log_prob_micro_batch")            \
     X(CHUNKS, "the tokens of a micro batch are one chunk", "a smaller loss.chunk")                 \
     X(SYNCS, "no rollout takes the trainer's weights", "a role of kind rollout")                   \

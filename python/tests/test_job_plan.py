@@ -13,20 +13,23 @@ import stowage
 from stowage.torch import AdamW, job_plan, local_plan
 
 CLUSTER = "nodes: 1\nnode: {gpus: 1, gpu: {memory: 8 GiB}, host: {memory: 64 GiB, limit: 64 GiB}}\n"
+NVME = """nodes: 1
+node: {gpus: 1, gpu: {memory: 8 GiB}, host: {memory: 1 MiB, limit: 1 MiB, process: %d KiB}, nvme: {capacity: 1 GiB}}
+"""
 
 
-def job(folder: str, change=lambda rows: rows, **keys) -> str:
+def job(folder: str, change=lambda rows: rows, cluster: str = CLUSTER, **keys) -> str:
     """Path of a plan of mlp(), as `stowage plan` would write it."""
     rows = change([(name, str(list(p.shape)), "F32") for name, p in mlp().named_parameters()])
-    model, cluster, path = (os.path.join(folder, name) for name in ["model.csv", "cluster.yaml", "plan.json"])
+    model, node, path = (os.path.join(folder, name) for name in ["model.csv", "cluster.yaml", "plan.json"])
     with open(model, "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("name", "shape", "dtype"), *rows])
-    with open(cluster, "w", encoding="utf-8") as file:
-        file.write(CLUSTER)
+    with open(node, "w", encoding="utf-8") as file:
+        file.write(cluster)
     settings = {"placement.params": "gpu", "placement.grads": "gpu", "update.resident": 0.25, "update.stream": 0.75,
                 "prefetch.bucket": "64 KiB", "prefetch.depth": 2}
     settings.update({key.replace("__", "."): value for key, value in keys.items()})
-    stowage.plan(model, cluster, set=settings).write(path)
+    stowage.plan(model, node, set=settings).write(path)
     return path
 
 
@@ -56,6 +59,25 @@ class JobPlan(unittest.TestCase):
             "precision.params": "bf16", "precision.grads": "bf16", "precision.master": "fp32", "placement.moments": "host",
             "placement.master": "host", "prefetch.bucket": "8 MiB", "prefetch.depth": 2})
         self.assertEqual(job_plan.settings(plan), local_plan.Settings(resident=0.0, bucket=8 << 20, depth=2))
+
+    def test_state_on_nvme(self) -> None:
+        """The split of host and NVMe is the plan's, to the alignment of regions and slots."""
+        expected, _ = train(lambda m: AdamW(m, lr=1e-2), 3)
+        for process, keys in [(0, {"placement.moments": "nvme"}), (600, {})]:
+            with self.subTest(process=process):
+                path = job(self.folder, cluster=NVME % process, engine="fsdp2", optimizer__implementation="stowage",
+                           update__resident=0, update__stream=1, placement__accept="at_risk", **keys)
+                with self.assertRaisesRegex(stowage.Error, "state on NVMe; say where, by nvme=FOLDER"):
+                    train(lambda m: AdamW(m, plan=path), 1)
+                model, optimizer = train(lambda m: AdamW(m, lr=1e-2, plan=path, nvme=self.folder), 3)
+                self.assertTrue(same(model, expected))
+                phase = stowage.Plan.read(path).to_dict()["ranks"][0]["phases"]["optimizer_step"]
+                held = phase["host"]["components"]
+                self.assertEqual("exp_avg" in held, process > 0)
+                self.assertGreater(phase["nvme"]["total"], 100 * KIB)
+                info = optimizer.info[0]
+                self.assertAlmostEqual(info.nvme_bytes, phase["nvme"]["total"], delta=80 * KIB)
+                self.assertAlmostEqual(info.host_bytes, sum(held.values()) - held.get("process", 0), delta=80 * KIB)
 
     def test_a_plan_of_another_model(self) -> None:
         path = job(self.folder, lambda rows: [*rows, ("more.weight", "[7]", "F32")])

@@ -16,7 +16,7 @@ import stowage
 VERSION = tuple(int(n) for n in torch.__version__.split(".")[:2])
 STOWAGE = os.environ.get("STOWAGE") or os.path.join(os.path.dirname(os.environ["STOWAGE_LIBRARY"]), "..", "bin", "stowage")
 CLUSTER = """nodes: 1
-node: {gpus: %d, gpu: {memory: 8 GiB}, host: {memory: 64 GiB, limit: 64 GiB}}
+node: {gpus: %d, gpu: {memory: 8 GiB}, host: {memory: 64 GiB, limit: 64 GiB}, nvme: {capacity: 1 GiB}}
 """
 
 JOB = """
@@ -39,7 +39,7 @@ if world > 1:
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-optimizer = AdamW(model, lr=1e-3, clip_norm=1.0, overlap=True, plan=sys.argv[1])
+optimizer = AdamW(model, lr=1e-3, clip_norm=1.0, overlap=True, plan=sys.argv[1], nvme="." if "nvme" in sys.argv[1] else None)
 for step in range(4):
     tell("forward_backward")
     model(torch.randn(16, 256)).pow(2).mean().backward()
@@ -65,7 +65,7 @@ class Record(unittest.TestCase):
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def plan(self, name: str, ranks: int, resident: float) -> str:
+    def plan(self, name: str, ranks: int, resident: float, **keys: str) -> str:
         with open(self.path("model.csv"), "w", encoding="utf-8", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["name", "shape", "dtype"])
@@ -76,7 +76,7 @@ class Record(unittest.TestCase):
         path = self.path(name)
         stowage.plan(self.path("model.csv"), self.path("cluster.yaml"), set={
             "engine": "fsdp2", "parallel.dp_shard": ranks, "optimizer.implementation": "stowage", "update.resident": resident,
-            "update.stream": 1 - resident, "prefetch.bucket": "256 KiB", "prefetch.depth": 2}).write(path)
+            "update.stream": 1 - resident, "prefetch.bucket": "256 KiB", "prefetch.depth": 2, **keys}).write(path)
         return path
 
     def record(self, plan: str, ranks: int) -> str:
@@ -107,6 +107,14 @@ class Record(unittest.TestCase):
 
     def test_one_rank(self) -> None:
         self.compare(1)
+
+    def test_state_on_nvme(self) -> None:
+        os.environ["STOWAGE"] = STOWAGE
+        keys = {"placement.moments": "nvme"}
+        run = self.record(self.plan("nvme.json", 1, 0, **keys), 1)
+        found = stowage.validate(self.path("nvme.json"), run)
+        self.assertTrue(found.agrees, found)
+        self.assertFalse(stowage.validate(self.plan("host.json", 1, 0), run).agrees)
 
     @unittest.skipIf(VERSION < (2, 6), "torch 2.6 has fully_shard")
     def test_two_ranks_of_fsdp2(self) -> None:

@@ -57,7 +57,7 @@ expect 3 "error: --set node.host.limit=1TiB" plan --set node.host.limit=1TiB
 expect 3 "there is one node; leave it out, or use nodes: 2 or more" plan --set "network.nic=1 GB/s"
 expect 3 "park.grads: found host, expected its default, because engine is fsdp2" plan --set engine=fsdp2 --set park.grads=host
 expect 3 "moments are not parked" plan --set engine=fsdp2 --set park.moments_back=forward_backward
-expect 3 "loss.fused is false" plan --set loss.chunk=64
+expect 3 "all tokens at once" plan --set loss.chunk=64
 expect 3 "no routed experts" plan --set moe.imbalance=2
 expect 3 "ep 16 does not divide the 8 experts" "$STOWAGE" plan --model Mixtral-8x7B --cluster "2 x h100-80g-x8" --set parallel.ep=16
 expect 3 "no tensor that its patterns match" plan --set "optimizer.groups=[{match: ['*.bias'], lr: 1e-4}]"

@@ -46,6 +46,16 @@ grep -q '^BUCKET, DEPTH = 1048576, 2 ' job.py || fail "--emit fsdp2: no ring"
 grep -q 'stowage.torch.AdamW(model, clip_norm=MAX_NORM, overlap=False, gpu_memory=GPU_MEMORY,' job.py || fail "--emit fsdp2: another optimizer"
 ! grep -q clip_grad_norm_ job.py || fail "--emit fsdp2: clipped twice"
 python3 -c 'import ast; ast.parse(open("job.py").read())' || fail "--emit fsdp2: not Python"
+
+# state on NVMe: planned, and said with the folder that the job names
+"$STOWAGE" plan "$@" --set update.resident=0 --set node.nvme.capacity=10GiB --set placement.moments=nvme --set placement.master=nvme \
+    --emit fsdp2:nvme.py -o nvme.json >nvme.txt 2>&1 || fail "NVMe: exit code $?, $(cat nvme.txt)"
+grep -q '^  NVMe: ' nvme.txt || fail "NVMe: no bytes: $(cat nvme.txt)"
+"$STOWAGE" simulate nvme.json -v >simulate.txt || fail "NVMe: simulate: exit code $?"
+grep -q 'disk, busy' simulate.txt || fail "NVMe: the step waits for something else: $(grep -i bottleneck simulate.txt)"
+grep -q '^HOST_MEMORY = [0-9]* ' nvme.py && grep -q '^def adamw(model, nvme, ' nvme.py && grep -q 'nvme=nvme, host_memory=HOST_MEMORY' nvme.py ||
+    fail "--emit fsdp2: NVMe: $(cat nvme.py)"
+python3 -c 'import ast; ast.parse(open("nvme.py").read())' || fail "--emit fsdp2: NVMe: not Python"
 "$STOWAGE" plan "$@" --set precision.exp_avg=bf16 --set precision.exp_avg_sq=bf16 --set optimizer.overlap=true \
     --set 'optimizer.groups=[{match: [1d], weight_decay: 0}, {match: ["*embed*", "lm_head.*"], lr: 0.25}]' --emit fsdp2:job.py >emit.txt 2>&1 ||
     fail "--emit fsdp2 with groups: exit code $?, $(cat emit.txt)"

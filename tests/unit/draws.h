@@ -121,6 +121,7 @@ static const draws_key draws_keys[] = {
     {DRAWS_ANY, 2, "trainable.freeze", {"[*embed*]", "[*mlp*]", "[*layers.0.*]", "[*visual*]"}},
     {DRAWS_ANY, 4, "attention", {"sdpa", "eager", "flash3"}},
     {S | F | D, 5, "loss.fused", {"true"}},
+    {S | F, 2, "loss.checkpoint", {"true"}},
     {S | F | D, 1, "loss.chunk", {"128", "4096"}},
     {DRAWS_ANY, 1, "loss.upcast", {"bf16"}},
     {S | F | M, 3, "parallel.dp_replicate", {"2", "4"}},

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stowage's optimizer in a job of FSDP2: bytes of parameters, gradients and activations are
  * torch's, those of master and moments Stowage's; rows hold the walk; what its keys refuse. */
+#include <string.h>
+
+#include "core/checked.h"
 #include "plan/files/plan_file.h"
 #include "planner/planner.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
+#define DISK "node.nvme.capacity=1000GiB", "node.nvme.read=6GB/s", "node.nvme.write=3GB/s"
 #define BF16 "precision.params=bf16", "precision.grads=bf16"
 #define FSDP2 "engine=fsdp2", BF16
 #define INSIDE                                                                                     \
@@ -30,6 +34,18 @@ static uint64_t state_of(const stw_peak *peak) {
     return peak->components[STW_COMPONENT_MASTER] + peak->components[STW_COMPONENT_EXP_AVG] +
            peak->components[STW_COMPONENT_EXP_AVG_SQ];
 }
+
+static void refused(const char *word, const char *const *settings) {
+    stw_cluster cluster = fixture_cluster(8);
+    stw_run_spec run;
+    size_t n = 0;
+    while (settings[n] != NULL) n++;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_specs_set_all(&cluster, &run, settings, n, "case", err));
+    CHECK_FAILS(stw_run_spec_check(&run, "case", err), STW_STATUS_BAD_INPUT, word);
+    stw_run_spec_free(&run);
+}
+#define REFUSED(word, ...) refused(word, (const char *const[]){__VA_ARGS__, NULL})
 
 /* All state resident: but for master and moments, which differ in dtype, both plans have the same
  * bytes on the GPU in every phase. */
@@ -156,6 +172,41 @@ static void rows_hold_the_walk(void) {
     ROWS("Qwen2.5-7B", "engine=fsdp2", "precision.params=bf16", "optimizer.implementation=stowage",
          "trainable.lora={rank: 8, targets: [q_proj]}");
     ROWS("Qwen3-4B", INSIDE, "roles=[{name: a, kind: reference}]");
+    ROWS("Qwen3-0.6B", INSIDE, DISK);
+    ROWS("Qwen3-0.6B", INSIDE, DISK, "optimizer.overlap=false", "update.stream=1",
+         "placement.moments=nvme", "placement.master=nvme");
+}
+
+/* State on NVMe passes through page-locked slots and the ring on the GPU, in place: one copy. The
+ * disk is what a step waits for. A host without room sends there what it cannot hold. */
+static void state_on_nvme(void) {
+    const uint64_t mib = 1 << 20;
+    stw_plan *all = PLAN("Qwen3-4B", INSIDE, LAYERS, DISK, "nodes=1", "update.stream=1",
+                         "placement.moments=nvme", "placement.master=nvme", "prefetch.bucket=32MiB",
+                         "prefetch.depth=4");
+    const uint64_t bytes = 12 * stw_job_placed_params(all->job, 0);
+    const stw_peak *host = peak_of(all, STW_PHASE_OPTIMIZER_STEP, STW_TIER_HOST);
+    CU_ASSERT_EQUAL(state_of(peak_of(all, STW_PHASE_OPTIMIZER_STEP, STW_TIER_NVME)), bytes);
+    CU_ASSERT_EQUAL(state_of(host), 0);
+    CU_ASSERT(host->components[STW_COMPONENT_STAGE] > 127 * mib);
+    CU_ASSERT(host->components[STW_COMPONENT_STAGE] <= 128 * mib);
+    const double all_bytes = (double)bytes * all->job->ranks_per_node;
+    const double read_s = all_bytes / all->cluster.nvme.read_bps,
+                 write_s = all_bytes / all->cluster.nvme.write_bps;
+    CU_ASSERT(all->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP] >= read_s);
+    CU_ASSERT(all->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP] <= 1.05 * (read_s + write_s));
+    stw_plan_free(all);
+
+    stw_plan *part = PLAN("Qwen3-4B", INSIDE, LAYERS, DISK, "nodes=1", "node.gpus=1",
+                          "update.stream=1", "node.host.memory=24GiB", "node.host.limit=24GiB");
+    const uint64_t whole = 12 * stw_job_placed_params(part->job, 0);
+    const uint64_t on_host = state_of(peak_of(part, STW_PHASE_OPTIMIZER_STEP, STW_TIER_HOST));
+    const uint64_t on_nvme = state_of(peak_of(part, STW_PHASE_OPTIMIZER_STEP, STW_TIER_NVME));
+    CU_ASSERT_EQUAL(on_host + on_nvme, whole);
+    CU_ASSERT(on_host > whole / 4 && on_nvme > whole / 4);
+    stw_plan_free(part);
+    REFUSED("expected auto or 0, because placement.moments is nvme", INSIDE, DISK,
+            "placement.moments=nvme", "update.resident=0.5");
 }
 
 /* ---- the step beside the next forward ---- */
@@ -235,6 +286,69 @@ static void segments_of_logits_break(void) {
     }
 }
 
+/* Measured with bench/adamw_torch.py on an H100 and an H200 (bench/results/2026-11-23-torch and
+ * -24-torch), one decimal of GiB: the most that torch's allocator handed out; a loss of all tokens
+ * at once, or 4,096 at a time under a checkpoint. */
+static void a_loop_holds_what_was_measured(void) {
+    static const struct {
+        const char *model, *sequences, *layers, *chunked, *overlap;
+        double allocated_gib;
+    } cases[] = {
+        {"Qwen3-4B", "4", "full", "false", "false", 38.6},
+        {"Qwen3-4B", "1", "full", "false", "true", 16.7},
+        {"Qwen3-4B", "1", "full", "true", "true", 16.7},
+        {"Qwen3-4B", "2", "full", "true", "true", 17.0},
+        {"Qwen3-4B", "4", "full", "true", "true", 18.6},
+        {"Qwen3-4B", "8", "full", "true", "false", 21.8},
+        {"Qwen3-4B", "2", "none", "true", "true", 62.4},
+        {"Qwen3-8B", "1", "full", "true", "true", 30.8},
+        {"Qwen3-8B", "4", "full", "true", "true", 33.6},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char sequences[32], layers[48], chunked[32], overlap[40];
+        snprintf(sequences, sizeof sequences, "batch.micro_batch=%s", cases[i].sequences);
+        snprintf(layers, sizeof layers, "recompute.granularity=%s", cases[i].layers);
+        snprintf(chunked, sizeof chunked, "loss.checkpoint=%s", cases[i].chunked);
+        snprintf(overlap, sizeof overlap, "optimizer.overlap=%s", cases[i].overlap);
+        const bool cut = strcmp(cases[i].chunked, "true") == 0;
+        stw_plan *plan =
+            PLAN(cases[i].model, INSIDE, "nodes=1", "node.gpus=1", "batch.seq_len=4096",
+                 "node.gpu.memory=139GiB", "load.method=sharded_read", sequences, layers, chunked,
+                 cut ? "loss.chunk=4096" : "loss.chunk=0", overlap, "update.stream=1",
+                 "prefetch.bucket=42MiB", "prefetch.depth=3");
+        uint64_t walked = 0, replayed = 0;
+        const stw_phase phases[] = {STW_PHASE_FORWARD_BACKWARD, STW_PHASE_OPTIMIZER_STEP};
+        for (size_t p = 0; p < 2; p++) {
+            const stw_peak *peak = peak_of(plan, phases[p], STW_TIER_GPU);
+            walked = stw_max_u64(walked, peak->total - peak->components[STW_COMPONENT_CONTEXT]);
+            replayed = stw_max_u64(replayed, plan->replayed[0].most[phases[p]].allocated_bytes);
+        }
+        const double gib = 1024.0 * 1024 * 1024, most = cases[i].allocated_gib;
+        CU_ASSERT_DOUBLE_EQUAL((double)walked / gib, most, 0.01 * most);
+        CU_ASSERT_DOUBLE_EQUAL((double)replayed / gib, most, 0.01 * most);
+        stw_plan_free(plan);
+    }
+}
+
+/* A checkpointed loss costs the head's forward once more, and no memory where it is one chunk. */
+static void chunks_cost_a_forward(void) {
+    stw_plan *whole = PLAN("Qwen3-8B", HIDING, "update.stream=1");
+    stw_plan *one =
+        PLAN("Qwen3-8B", HIDING, "update.stream=1", "loss.checkpoint=true", "loss.chunk=4096");
+    stw_plan *four = PLAN("Qwen3-8B", HIDING, "update.stream=1", "loss.checkpoint=true");
+    const double head_s = 2.0 * 4096 * 151936 * 4096 / whole->cluster.gpu.bf16_flops;
+    const stw_phase pass = STW_PHASE_FORWARD_BACKWARD;
+    CU_ASSERT(one->time_s[pass] > whole->time_s[pass] + head_s);
+    CU_ASSERT(one->time_s[pass] < whole->time_s[pass] + 3 * head_s);
+    CU_ASSERT(peak_of(one, pass, STW_TIER_GPU)->total <= peak_of(whole, pass, STW_TIER_GPU)->total);
+    CU_ASSERT(peak_of(four, pass, STW_TIER_GPU)->total < peak_of(one, pass, STW_TIER_GPU)->total);
+    stw_plan_free(whole);
+    stw_plan_free(one);
+    stw_plan_free(four);
+    REFUSED("false, because loss.fused is true", FSDP2, "loss.fused=true", "loss.checkpoint=true");
+    REFUSED("because engine is megatron", "engine=megatron", "loss.checkpoint=true");
+}
+
 /* Resident buckets first, all in the order of the model. */
 static void buckets_ascend(void) {
     stw_plan *plan = PLAN("Qwen3-4B", HIDING, "update.resident=0.5");
@@ -247,25 +361,13 @@ static void buckets_ascend(void) {
 
 /* ---- keys ---- */
 
-static void refused(const char *word, const char *const *settings) {
-    stw_cluster cluster = fixture_cluster(8);
-    stw_run_spec run;
-    size_t n = 0;
-    while (settings[n] != NULL) n++;
-    CHECK_OK(stw_run_spec_init(&run, err));
-    CHECK_OK(stw_specs_set_all(&cluster, &run, settings, n, "case", err));
-    CHECK_FAILS(stw_run_spec_check(&run, "case", err), STW_STATUS_BAD_INPUT, word);
-    stw_run_spec_free(&run);
-}
-#define REFUSED(word, ...) refused(word, (const char *const[]){__VA_ARGS__, NULL})
-
 static void keys_without_effect_are_refused(void) {
     static const char with[] = "because engine is fsdp2 with optimizer.implementation: stowage";
     REFUSED("auto | fused | foreach, because engine is megatron", "engine=megatron",
             "optimizer.implementation=stowage");
     REFUSED("because engine is deepspeed", "engine=deepspeed", "optimizer.implementation=stowage");
     REFUSED("because engine is stowage", "engine=stowage", "optimizer.implementation=stowage");
-    REFUSED(with, INSIDE, "placement.moments=nvme");
+    REFUSED(with, INSIDE, "placement.params=nvme");
     REFUSED(with, INSIDE, "placement.params=host");
     REFUSED(with, INSIDE, "placement.grads=host");
     REFUSED("engine stowage", INSIDE, "update.cpu=0.5");
@@ -292,8 +394,9 @@ STW_TEST_MAIN("engine inside", {"all else is torch's", all_else_is_torchs},
               {"moments have 16 bits", moments_have_16_bits},
               {"movements are of both", movements_are_of_both},
               {"fits where torch's optimizer does not", fits_where_torch_does_not},
-              {"rows hold the walk", rows_hold_the_walk}, {"steps hide", steps_hide},
-              {"peaks do not rise", peaks_do_not_rise},
+              {"rows hold the walk", rows_hold_the_walk}, {"state on NVMe", state_on_nvme},
+              {"steps hide", steps_hide}, {"peaks do not rise", peaks_do_not_rise},
               {"segments of logits break", segments_of_logits_break},
-              {"buckets ascend", buckets_ascend},
+              {"a loop holds what was measured", a_loop_holds_what_was_measured},
+              {"chunks cost a forward", chunks_cost_a_forward}, {"buckets ascend", buckets_ascend},
               {"keys without effect are refused", keys_without_effect_are_refused})

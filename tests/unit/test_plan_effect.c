@@ -145,8 +145,8 @@ static void check_text(const char *model, const char *setting, const char *text)
 
 static void errors_say_what_was_found(void) {
     check_text("Qwen3-0.6B", "loss.chunk=512",
-               "loss.chunk: found 512, which has no effect: loss.fused is false; leave it at 0, or "
-               "use loss.fused: true");
+               "loss.chunk: found 512, which has no effect: the loss is of all tokens at once; "
+               "leave it at 0, or use loss.fused: true");
     check_text("GPT-2", "batch.seq_len=2048",
                "batch.seq_len: found 2048, expected at most 1024: GPT-2 has that many learned "
                "positions");

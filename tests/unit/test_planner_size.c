@@ -68,7 +68,8 @@ static void sizes_of_all_counts(void) {
     stw_model_free(model);
 }
 
-/* Part of a node has its share of all but the memory of a GPU. */
+/* Part of a node has its share of all but the memory of a GPU and, where few GPUs copy, their
+ * links' rate. */
 static void parts_of_a_node(void) {
     const stw_cluster node = node_of();
     stw_cluster half;
@@ -78,6 +79,18 @@ static void parts_of_a_node(void) {
     CU_ASSERT_EQUAL(half.host.memory_bytes, node.host.memory_bytes / 2);
     CU_ASSERT_DOUBLE_EQUAL(half.host.bandwidth_bps, node.host.bandwidth_bps / 2, 1);
     CU_ASSERT_DOUBLE_EQUAL(half.nic_bps, node.nic_bps, 1);
+    stw_cluster eight = node, one;
+    eight.gpus = 8;
+    eight.host.bandwidth_bps = 400e9;
+    eight.host.dma_bps = 320e9;
+    eight.host.dma_up_bps = 0;
+    eight.pcie.both_bps = 50e9;
+    stw_cluster_part(&eight, 1, &one);
+    CU_ASSERT_DOUBLE_EQUAL(one.host.dma_bps, 100e9, 1);
+    CU_ASSERT_DOUBLE_EQUAL(one.host.bandwidth_bps, 100e9, 1);
+    CU_ASSERT_EQUAL(one.host.dma_up_bps, 0); /* not known */
+    stw_cluster_part(&eight, 4, &one);
+    CU_ASSERT_DOUBLE_EQUAL(one.host.dma_bps, 160e9, 1);
 }
 
 int main(void) {

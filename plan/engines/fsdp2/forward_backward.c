@@ -262,6 +262,27 @@ static void root_grads(stw_pass *p, bool embedding) {
     }
 }
 
+/* Chunks after the first one make a gradient of the head's weight beside their sum: the first sum
+ * is a new tensor, since what it is added to is a view (torch/csrc/autograd/input_buffer.cpp). */
+static void add_chunks(stw_pass *p) {
+    const uint64_t bytes = stw_head_grad_bytes(p->b->job);
+    if (!stw_loss_is_cut(p->b->job)) return;
+    stw_extent own = stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, bytes);
+    stw_extent sum = stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, bytes);
+    stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, own);
+    stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, sum);
+}
+
+/* The head's and the loss's backward, with what a checkpoint makes again. */
+static void loss_backward_work(const stw_job *job, stw_work *out) {
+    const stw_work_style style = stw_work_style_eager(job);
+    stw_work again;
+    stw_head_backward_work(job, &style, (double)job->tokens, stw_head_backward_share(job), out);
+    if (!job->run->loss.checkpoint) return;
+    stw_head_forward_work(job, &style, (double)job->tokens, &again);
+    stw_work_add(out, &again, 1);
+}
+
 /* Bytes of logits beside those that are kept. Where tensors are not told one by one, torch's
  * allocator sees none that is larger than the largest of them. */
 typedef struct beside {
@@ -286,9 +307,9 @@ static void free_beside(stw_builder *b, const beside *more) {
 static void loss_and_head(stw_pass *p) {
     stw_builder *b = p->b;
     const stw_job *job = b->job;
-    /* a fused loss adds every chunk's part to the gradient of the head's weight */
+    /* every chunk's part is added to the gradient of the head's weight */
     bool reshard = stw_fsdp_settings_of(job->run).reshard_after_forward,
-         fused = job->run->loss.fused;
+         adds = job->run->loss.fused || stw_loss_is_cut(job);
     uint64_t saved = stw_logits_saved_bytes(job), most = stw_logits_backward_bytes(job);
     uint32_t from = stw_tensors_begin(b);
     stw_extent kept = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, saved);
@@ -315,20 +336,22 @@ static void loss_and_head(stw_pass *p) {
     stw_torch_copy_out(p->torch, from, STW_TORCH_ROOT);
     prepare_backward(p, p->n_chain);
     from = stw_tensors_begin(b);
-    if (fused) root_grads(p, false);
+    if (adds) root_grads(p, false);
     more = alloc_beside(b, most - saved);
-    stw_head_backward_work(job, &style, (double)job->tokens, stw_head_backward_share(job), &work);
+    loss_backward_work(job, &work);
     (void)stw_pass_compute(p, p->root, STW_OP_LOSS, &work, done);
     stw_pass_exchange_loss(p, STW_EXCHANGE_BACKWARD);
     free_beside(b, &more);
+    add_chunks(p);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, kept);
     more = alloc_beside(b, stw_logits_grad_bytes(job));
-    if (!fused) root_grads(p, false);
+    if (!adds) root_grads(p, false);
     free_beside(b, &more);
     stw_torch_loss_backward(p->torch, from);
 }
 
-/* The embedding's gradient; where the head's waits for it, their sum is made beside both. */
+/* The embedding's gradient; where the head's waits for it, their sum is made beside both, if the
+ * head's is a view: neither a sum of chunks nor cast to another dtype. */
 static void embedding_grads(stw_pass *p) {
     const stw_job *job = p->b->job;
     stw_pass_exchange_embedding(p, STW_EXCHANGE_BACKWARD);
@@ -342,10 +365,17 @@ static void embedding_grads(stw_pass *p) {
             strcmp(job->model->groups[group_of(p, i)].name, "embed") != 0)
             continue;
         uint64_t bytes = stw_unsharded_grad_bytes(job, i);
+        stw_extent waits = STW_NO_EXTENT;
+        if (bytes == 0 && !job->engine->spec.own_process) { /* one rank: it is reduced later */
+            bytes = stw_head_grad_bytes(job);
+            waits = stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, bytes);
+        }
         stw_extent own = stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, bytes);
-        stw_extent sum = stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, bytes);
+        stw_extent sum =
+            stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, stw_sums_into_head(job) ? 0 : bytes);
         stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, own);
         stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, sum);
+        stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, waits);
     }
 }
 

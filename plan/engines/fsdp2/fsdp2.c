@@ -448,7 +448,8 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
         "trainable.lora.rank", "trainable.lora.targets", "trainable.freeze",                       \
         "fsdp.reshard_after_forward", "fsdp.reshard_to_node", "fsdp.reshard_after_backward",       \
         "fsdp.wrap_embeddings", "fsdp.sync_each_micro_batch", "fsdp.loss_parallel", "parallel.tp", \
-        "parallel.sequence_parallel", "park.params", "checkpoint.", "weight_sync."
+        "loss.checkpoint", "parallel.sequence_parallel", "park.params", "checkpoint.",             \
+        "weight_sync."
 static const char *const keys[] = {
     KEYS_OF_BOTH,   "fsdp.offload_policy", "fsdp.streamed_frees_at_once",
     "park.moments", "park.moments_back",   NULL};
@@ -461,12 +462,12 @@ static const char *const keys_inside[] = {KEYS_OF_BOTH,
                                           NULL};
 
 #define REFUSED_BY_BOTH                                                                            \
-    {"checkpoint.format", "torch_dist"}, {"placement.params", "nvme"},                             \
-        {"placement.grads", "nvme"}, {"placement.master", "nvme"}, {                               \
-        "placement.moments", "nvme"                                                                \
-    }
-static const stw_engine_refusal refuses[] = {
-    REFUSED_BY_BOTH, {"optimizer.implementation", "direct"}, {NULL, NULL}};
+    {"checkpoint.format", "torch_dist"}, {"placement.params", "nvme"}, { "placement.grads", "nvme" }
+static const stw_engine_refusal refuses[] = {REFUSED_BY_BOTH,
+                                             {"placement.master", "nvme"},
+                                             {"placement.moments", "nvme"},
+                                             {"optimizer.implementation", "direct"},
+                                             {NULL, NULL}};
 static const stw_engine_refusal refuses_inside[] = {
     REFUSED_BY_BOTH, {"placement.params", "host"}, {"placement.grads", "host"}, {NULL, NULL}};
 

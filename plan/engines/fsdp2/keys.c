@@ -194,6 +194,7 @@ static stw_status check_tp(const stw_run_spec *run, const char *origin, stw_erro
          "false, because parallel.tp cuts the head; fsdp.loss_parallel cuts the "
          "logits by vocabulary",
          run->loss.fused},
+        {"loss.checkpoint", "false, because parallel.tp is above 1", run->loss.checkpoint},
         {"batch.log_prob_micro_batch",
          "none, because parallel.tp is above 1: such forwards are "
          "implemented without tensor parallelism",

@@ -216,9 +216,11 @@ static void reduce_out(stw_pass *p, uint32_t unit, uint32_t after) {
     }
 }
 
-/* A group whose input has no gradient holds its last gradient until the reduction is issued. */
+/* A group whose input has no gradient holds its last gradient until the reduction is issued. Where
+ * nothing is reduced, gradients are the same ones afterwards. */
 void stw_pass_reduce(stw_pass *p, uint32_t unit, uint32_t after) {
-    const bool holds = stw_pass_in_root(p, unit) || stw_reduced_last(p->b->job, unit);
+    const bool holds = !stw_trains_in_place(p->b->job) &&
+                       (stw_pass_in_root(p, unit) || stw_reduced_last(p->b->job, unit));
     uint32_t last = UINT32_MAX;
     stw_pass_sum_whole(p, unit);
     for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++) {

@@ -10,6 +10,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/fsdp2/chunks.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/fsdp2/layer.h"
 #include "plan/engines/tensor_parallel.h"
@@ -188,15 +189,9 @@ static bool has_experts(const stw_model *model) {
     return false;
 }
 
-/* Stowage's optimizer on one GPU: a plain loop. Nothing is gathered or reduced, and gradients stay,
- * tensor by tensor, where autograd made them, in the pool of the stream of computation. */
-static bool is_plain(const stw_job *job) {
-    return job->group == 1 && stw_engine_steps_inside(&job->engine->spec);
-}
-
 /* Parameters are in the dtype of computation, all of one micro batch. */
 static bool plain_is_known(const stw_job *job) {
-    return is_plain(job) && job->run->precision.params == job->run->precision.compute &&
+    return stw_trains_in_place(job) && job->run->precision.params == job->run->precision.compute &&
            job->run->batch.grad_accumulation == 1 && job->run->trainable.lora_rank == 0;
 }
 
@@ -264,7 +259,7 @@ static void gather(stw_torch *t, unit *u) {
     const uint64_t experts = t->job->expert_group > 1 ? elements.experts : 0;
     const uint64_t own_dense = elements.own - (elements.experts - experts);
     uint32_t first = t->b->program->n_tensors, flat = STW_NO_TENSOR;
-    if (is_plain(t->job)) return;
+    if (stw_trains_in_place(t->job)) return;
     if (u->gathered != STW_NO_TENSOR || u->n == 0) return;
     if (casts && !up) flat = stw_tensor_take(t->b, GATHER, stw_times(own_dense, c));
     for (uint32_t i = 0; up && i < u->n; i++) {
@@ -284,7 +279,7 @@ static void gather(stw_torch *t, unit *u) {
 static void copy_out(stw_torch *t, unit *u) {
     const uint64_t c = bytes_of(t->job->run->precision.compute);
     const bool casts = t->job->run->precision.compute != t->job->run->precision.params;
-    for (uint32_t i = 0; i < u->n && !is_plain(t->job); i++) {
+    for (uint32_t i = 0; i < u->n && !stw_trains_in_place(t->job); i++) {
         const uint64_t bytes = stw_times(padded(t->job, u->model[i]), c);
         const bool alone = apart(t->job, u->model[i]) && t->job->expert_group == 1;
         if (u->params[i] != STW_NO_TENSOR) continue;
@@ -303,13 +298,6 @@ static uint64_t hidden_bytes(const stw_torch *t) {
                      t->job->model->hidden);
 }
 
-/* The work area of cuBLAS belongs to the handle of a thread: forward's, or that of autograd. It is
- * taken by the thread's first product (aten/src/ATen/cuda/CublasHandlePool.cpp) and stays. */
-static void workspace(stw_torch *t, uint32_t thread) {
-    stw_tensor_take_as(t->b, t->b->shard_tensors + t->job->model->n_blocks + thread, COMPUTE,
-                       stw_workspace_bytes(t->job) / 2);
-}
-
 /* Before the first layer: the embedding, and the rotary tables (transformers,
  * Qwen3RotaryEmbedding.forward), which need the first product. */
 static void begin_layers(stw_torch *t, uint32_t block) {
@@ -321,7 +309,7 @@ static void begin_layers(stw_torch *t, uint32_t block) {
     t->embedded = t->hidden;
     t->first = block;
     uint32_t angles = stw_tensor_take(t->b, COMPUTE, stw_times(table, 2)), wide[5];
-    workspace(t, 0);
+    stw_torch_take_workspace(t->b, t->job, 0);
     for (int i = 0; i < 5; i++) { /* both halves; cosines, sines, and both scaled */
         wide[i] = stw_tensor_take(t->b, COMPUTE, stw_times(table, 4));
         if (i == 2 || i == 4) drop(t, wide[i - 1]);
@@ -532,6 +520,16 @@ void stw_torch_log_prob(stw_torch *t, uint32_t first_op, const stw_torch_beside 
     t->loss = drop(t, t->loss);
 }
 
+/* The gradient of the root's tensor in a block of this group; NULL if it is frozen. */
+static uint32_t *trained_grad(stw_torch *t, unit *u, const char *group) {
+    for (uint32_t i = 0; i < u->n; i++) {
+        const stw_tensor *tensor = &t->job->model->tensors[u->model[i]];
+        if (strcmp(group_name(t, tensor->block), group) == 0 && stw_job_trains(t->job, u->model[i]))
+            return &u->grads[i];
+    }
+    return NULL;
+}
+
 /* ForCausalLMLoss: logits, their upcast, log-softmax. */
 void stw_torch_loss(stw_torch *t, uint32_t first_op) {
     if (t == NULL) return;
@@ -543,6 +541,10 @@ void stw_torch_loss(stw_torch *t, uint32_t first_op) {
     t->final = stw_torch_norm_forward(t->b, t->job, &shape, true, &t->normed);
     t->hidden = drop(t, t->hidden);
     t->embedded = drop(t, t->embedded);
+    if (run->loss.checkpoint) {
+        stw_torch_chunks_forward(t->b, t->job);
+        return;
+    }
     t->narrow = stw_tensor_take(t->b, COMPUTE, logits(t, bytes_of(run->precision.compute)));
     uint32_t up = STW_NO_TENSOR;
     if (run->loss.upcast != run->precision.compute)
@@ -552,36 +554,39 @@ void stw_torch_loss(stw_torch *t, uint32_t first_op) {
     if (embedding_is_frozen(t)) t->normed = drop(t, t->normed); /* the head is */
 }
 
-void stw_torch_loss_backward(stw_torch *t, uint32_t first_op) {
-    if (t == NULL) return;
+/* Of all tokens at once: the gradient of the hidden states. */
+static uint32_t whole_loss_backward(stw_torch *t) {
     const stw_run_spec *run = t->job->run;
     const uint64_t wide = bytes_of(run->loss.upcast);
-    const bool casts = run->loss.upcast != run->precision.compute;
-    const stw_torch_shape shape = {.width = t->job->model->hidden, .rows = 1};
-    stw_tensors_instead(t->b, first_op);
     uint32_t likelihood = stw_tensor_take(t->b, COMPUTE, logits(t, wide));
     uint32_t softmax = stw_tensor_take(t->b, COMPUTE, logits(t, wide));
     drop(t, likelihood);
     t->loss = drop(t, t->loss);
     uint32_t narrow = softmax;
-    if (casts) {
+    if (run->loss.upcast != run->precision.compute) {
         narrow = stw_tensor_take(t->b, COMPUTE, logits(t, bytes_of(run->precision.compute)));
         drop(t, softmax);
     }
     root_grad(t, unit_of(t, STW_TORCH_ROOT), t->job->model->tied_embeddings ? "embed" : "head");
-    if (!embedding_is_frozen(t)) workspace(t, 1);
-    uint32_t grad = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t)), *weight = NULL;
-    if (embedding_is_frozen(t)) workspace(t, 1);
+    if (!embedding_is_frozen(t)) stw_torch_take_workspace(t->b, t->job, 1);
+    uint32_t grad = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
+    if (embedding_is_frozen(t)) stw_torch_take_workspace(t->b, t->job, 1);
     drop(t, narrow);
-    t->normed = drop(t, t->normed);
+    return grad;
+}
+
+void stw_torch_loss_backward(stw_torch *t, uint32_t first_op) {
+    if (t == NULL) return;
+    const stw_torch_shape shape = {.width = t->job->model->hidden, .rows = 1};
     unit *u = unit_of(t, STW_TORCH_ROOT);
-    for (uint32_t i = 0; i < u->n; i++) {
-        const uint32_t block = t->job->model->tensors[u->model[i]].block;
-        if (strcmp(group_name(t, block), "norm") == 0 && weight == NULL &&
-            stw_job_trains(t->job, u->model[i]))
-            weight = &u->grads[i];
-    }
-    t->grad = stw_torch_norm_backward(t->b, t->job, &shape, &t->final, grad, weight);
+    stw_tensors_instead(t->b, first_op);
+    uint32_t *head = trained_grad(t, u, t->job->model->tied_embeddings ? "embed" : "head");
+    const uint32_t grad = t->job->run->loss.checkpoint
+                              ? stw_torch_chunks_backward(t->b, t->job, head)
+                              : whole_loss_backward(t);
+    t->normed = drop(t, t->normed);
+    t->grad =
+        stw_torch_norm_backward(t->b, t->job, &shape, &t->final, grad, trained_grad(t, u, "norm"));
     root_grad(t, u, "norm");
 }
 
@@ -598,7 +603,7 @@ static uint32_t embedding_grad(stw_torch *t, uint64_t bytes) {
     return own;
 }
 
-/* A tied embedding has a second gradient, and their sum is a third one for a moment. */
+/* A tied embedding has a second gradient, and their sum may be a third one for a moment. */
 void stw_torch_embedding_backward(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     unit *u = unit_of(t, block);
@@ -614,10 +619,7 @@ void stw_torch_embedding_backward(stw_torch *t, uint32_t first_op, uint32_t bloc
             u->grads[i] = own;
             continue;
         }
-        uint32_t sum = stw_tensor_take(t->b, COMPUTE, bytes);
-        drop(t, u->grads[i]);
-        drop(t, own);
-        u->grads[i] = sum;
+        stw_torch_add_up(t->b, &u->grads[i], own, !stw_sums_into_head(t->job), bytes);
     }
     if (!embedding_is_frozen(t)) t->grad = drop(t, t->grad);
 }
@@ -697,7 +699,7 @@ void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
     const uint64_t reduce_bytes = bytes_of(run->precision.reduce);
     const bool replicas = stw_job_replicas(t->job) > 1;
     stw_tensors_instead(t->b, first_op);
-    if (is_plain(t->job)) {
+    if (stw_trains_in_place(t->job)) {
         keep_grads(t, u);
         return;
     }
@@ -741,8 +743,8 @@ void stw_torch_end_backward(stw_torch *t, uint32_t first_op) {
 
 static void drop_block(stw_builder *b, uint32_t block) {
     const stw_block *blk = &b->job->model->blocks[block];
-    if (!is_plain(b->job)) stw_tensor_drop(b, b->shard_tensors + block);
-    for (uint32_t i = 0; i < blk->n_tensors && is_plain(b->job); i++)
+    if (!stw_trains_in_place(b->job)) stw_tensor_drop(b, b->shard_tensors + block);
+    for (uint32_t i = 0; i < blk->n_tensors && stw_trains_in_place(b->job); i++)
         stw_tensor_drop(b, plain_grad(b, blk->first_tensor + i));
 }
 

@@ -84,6 +84,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
 
 static const char *const keys[] = {"fsdp.reshard_after_forward",
                                    "fsdp.wrap_embeddings",
+                                   "loss.checkpoint",
                                    "update.resident",
                                    "update.stream",
                                    "update.direct",

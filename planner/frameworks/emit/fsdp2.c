@@ -42,9 +42,17 @@ static uint64_t inside_gpu_bytes(const stw_emission *e) {
     return ring->slots > 0 ? bytes : stw_plus(bytes, INSIDE_ALIGNS_BYTES);
 }
 
+/* What it takes of the host where a part of its state lies on NVMe; 0: none does. */
+static uint64_t inside_host_bytes(const stw_emission *e) {
+    const stw_layout *layout = e->plan->layouts[e->plan->job->largest];
+    if (layout->arena_bytes[STW_TIER_NVME] == 0) return 0;
+    return stw_plus(layout->arena_bytes[STW_TIER_HOST], 16 * STW_ALIGN_BYTES);
+}
+
 /* Where the optimizer has its state. */
 static void write_inside(stw_emission *e, stw_text *out) {
     const stw_ring *ring = &e->plan->layouts[e->plan->job->largest]->rings[STW_RING_GPU];
+    const uint64_t host_bytes = inside_host_bytes(e);
     stw_text_printf(out,
                     "GPU_MEMORY = %llu  # bytes of the optimizer: resident state and the ring; the "
                     "rest is page-locked\n",
@@ -54,6 +62,12 @@ static void write_inside(stw_emission *e, stw_text *out) {
                         (unsigned long long)e->plan->decisions.prefetch.bucket_bytes, ring->slots);
     else
         stw_text_printf(out, "BUCKET = DEPTH = None  # all state is resident\n");
+    if (host_bytes > 0)
+        stw_text_printf(
+            out,
+            "HOST_MEMORY = %llu  # bytes of a rank, page-locked; state that has no room "
+            "in them lies on NVMe\n",
+            (unsigned long long)host_bytes);
 }
 
 static void write_head(stw_emission *e, stw_text *out) {
@@ -68,10 +82,14 @@ static void write_head(stw_emission *e, stw_text *out) {
         "    model = ...            # in PARAMS, on the meta device\n"
         "    shard(model)           # then model.to_empty(device=DEVICE), weights, and\n"
         "                           # buffers that no file has (inv_freq of rotary)\n"
-        "    optimizer = adamw(%s, lr=...)\n"
+        "    optimizer = adamw(%s, lr=...)%s\n"
         "    each of MICRO_BATCHES: micro_batch(model, index), forward, backward\n"
         "    %soptimizer.step()%s\n\"\"\"\n",
-        e->plan->cluster.nodes, e->plan->cluster.gpus, inside ? "model" : "model.parameters()",
+        e->plan->cluster.nodes, e->plan->cluster.gpus,
+        !inside                    ? "model.parameters()"
+        : inside_host_bytes(e) > 0 ? "model, FOLDER"
+                                   : "model",
+        inside && inside_host_bytes(e) > 0 ? "  # a folder on a local disk of each node" : "",
         inside ? "" : "torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM), ",
         inside ? "       # clips, too" : "");
     if (stw_emit_on(e, "allocator.expandable_segments"))
@@ -245,18 +263,21 @@ static void write_adamw_inside(stw_emission *e, stw_text *out) {
     const bool grouped = e->plan->run.optimizer.n_groups > 0;
     const bool overlaps = e->plan->run.optimizer.overlap;
     const bool half = e->plan->run.precision.exp_avg == STW_DTYPE_BF16;
+    const bool spills = inside_host_bytes(e) > 0;
     if (grouped) stw_emit_python_groups(e, out);
     stw_text_printf(
         out,
-        "\n\ndef adamw(model, **arguments):\n"
-        "    \"\"\"After shard(). Instead of GPU_MEMORY, BUCKET%s and DEPTH: plan=\"FILE\" of "
+        "\n\ndef adamw(model, %s**arguments):\n"
+        "    \"\"\"After shard(). Instead of GPU_MEMORY, BUCKET%s%s and DEPTH: plan=\"FILE\" of "
         "stowage "
         "plan -o FILE.\"\"\"\n"
         "    optimizer = stowage.torch.AdamW(%s, clip_norm=MAX_NORM, overlap=%s, "
         "gpu_memory=GPU_MEMORY,\n"
-        "                                    bucket=BUCKET, depth=DEPTH, %s**arguments)\n",
-        half ? ", moments" : "", grouped ? "groups(model)" : "model",
-        overlaps && !grouped ? "True" : "False", half ? "moments=torch.bfloat16, " : "");
+        "                                    bucket=BUCKET, depth=DEPTH, %s%s**arguments)\n",
+        spills ? "nvme, " : "", half ? ", moments" : "", spills ? ", HOST_MEMORY" : "",
+        grouped ? "groups(model)" : "model", overlaps && !grouped ? "True" : "False",
+        half ? "moments=torch.bfloat16, " : "",
+        spills ? "nvme=nvme, host_memory=HOST_MEMORY, " : "");
     if (overlaps && grouped) stw_text_printf(out, "    optimizer.hide_behind(model)\n");
     stw_text_printf(out, "    return optimizer\n");
 }

@@ -48,7 +48,8 @@ class AdamW(torch.optim.Optimizer):
                     rounded to nearest after each step
     nvme            folder on a local disk for state that host_memory has no room for; its file has no name and goes with the process.
                     None: all streamed state is in host memory
-    host_memory     page-locked memory of this rank, with nvme, in bytes or as "100 GiB". "auto": 80% of what is free at the first step
+    host_memory     page-locked memory of this rank, with nvme, in bytes or as "100 GiB". "auto": as planned, if plan has state on NVMe,
+                    else 80% of what is free at the first step
     overlap         False: step() makes the current stream wait, as if torch had stepped. True, with a module as `params`: hide the
                     step behind its next forward; hide_behind says who must call wait()
     process_group   ranks whose parameters differ, beyond what DTensors say (pipeline stages, FSDP1): the norm is summed over it
@@ -90,6 +91,8 @@ class AdamW(torch.optim.Optimizer):
         if on_disk is None and of_host is not None:
             raise ValueError("host_memory is for nvme: without it all streamed state is in host memory")
         self._settings = given if self._job is None else job_plan.settings(self._job, on_disk is not None)
+        if of_host is None:
+            of_host = self._settings.host_memory  # as planned
         self._settings = self._settings._replace(nvme=on_disk, host_memory=of_host)
         self._fill_gpu = gpu_memory == "auto"
         self._process_group = settings.process_group(process_group)

@@ -11,12 +11,14 @@ from .local_plan import Settings
 from .tensors import Member
 
 _SHOWN = 3
+_ALIGNS = 16 * _native.ALIGNMENT  # regions and slots are aligned apart in a job of other parts than the plan's
 
 
 def settings(job: Plan, has_nvme: bool = False) -> Settings:
-    """Share of resident state, bucket, depth and type of the moments."""
+    """Share of resident state, bucket, depth, type of the moments, and host memory where the plan has state on NVMe."""
     text = job.to_dict()
-    if not has_nvme and any(row.get("exp_avg") == "nvme" for row in text["decisions"]):
+    spills = any(row.get("exp_avg") == "nvme" for row in text["decisions"])
+    if spills and not has_nvme:
         raise _native.Error("plan: it puts state on NVMe; say where, by nvme=FOLDER")
     counts = _counts(text)
     others = sorted(set(counts) - {"resident", "stream"})
@@ -28,7 +30,14 @@ def settings(job: Plan, has_nvme: bool = False) -> Settings:
     if len(moments) > 1:
         raise _native.Error("plan: precision.exp_avg and precision.exp_avg_sq differ, expected the same type")
     return Settings(moments=moments.pop(), resident=counts.get("resident", 0) / sum(counts.values()),
-                    bucket=ring.get("bucket_bytes") or None, depth=ring.get("depth") or None)
+                    bucket=ring.get("bucket_bytes") or None, depth=ring.get("depth") or None,
+                    host_memory=_host_bytes(text) if spills else None)
+
+
+def _host_bytes(text: Mapping[str, Any]) -> int:
+    """Host memory of a rank for state and for slots of what passes from and to NVMe."""
+    held = [rank["phases"]["optimizer_step"]["host"]["components"] for rank in text["ranks"]]
+    return max(sum(part.get(name, 0) for name in ["master", "exp_avg", "exp_avg_sq", "stage"]) for part in held) + _ALIGNS
 
 
 def check(job: Plan, members: Sequence[Member], sizes: Mapping[str, int], elements: Mapping[int, int]) -> None:
