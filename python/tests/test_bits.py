@@ -20,7 +20,7 @@ PLACES = {
 
 def run(dtype: torch.dtype, hide: bool, **options):
     def make(model):
-        optimizer = AdamW(decay_groups(model), lr=1e-2, betas=(0.9, 0.95), clip_norm=1.0, **options)
+        optimizer = AdamW(decay_groups(model), lr=1e-2, betas=(0.9, 0.95), clip_norm=0.05, **options)
         if hide:
             optimizer.hide_behind(model)
         return optimizer
