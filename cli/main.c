@@ -29,6 +29,7 @@ static const command commands[] = {
     {"size", "--model MODEL", "find the smallest cluster on which it fits", stw_cmd_size},
     {"sweep", "--model MODEL", "plan all combinations of some settings", stw_cmd_sweep},
     {"diff", "PLAN PLAN", "say what changed between two plans", stw_cmd_diff},
+    {"explain", "FILE [PLAN]", "say why it ran out of memory, and what to change", stw_cmd_explain},
     {"state", "list|verify|remove", "handle state on NVMe that runs left", stw_cmd_state},
 };
 static const size_t n_commands = sizeof commands / sizeof commands[0];

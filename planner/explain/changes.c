@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Changes that are planned anew: the plan's run with what it decided, within what the run had, less
+ * what it needed beyond the plan. What fits is planned once more, for bytes, seconds and the
+ * framework's own settings. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/checked.h"
+#include "core/deadline.h"
+#include "core/tree.h"
+#include "core/units.h"
+#include "plan/files/verdict.h"
+#include "planner/explain/parts.h"
+#include "planner/frameworks/emit/emit.h"
+#include "planner/frameworks/frames.h"
+#include "planner/planner.h"
+#include "planner/turns.h"
+
+enum { MOST_PINS = 8, MOST_SET = MOST_PINS + STW_MAX_FIX_CHANGES + 2, MOST_LINES = 6 };
+
+static const char segments[] = "allocator.expandable_segments";
+
+typedef struct anew {
+    stw_explanation *e;
+    const stw_explain_options *options;
+    double end_s;
+    char pins[MOST_PINS][96]; /* KEY=VALUE: what the plan decided, and the limit */
+    uint32_t n_pins;
+    stw_error *err;
+} anew;
+
+/* ---- what the plan decided ---- */
+
+static const char *tier_of(const stw_decisions *d, stw_component component) {
+    if (d->n_state == 0) return NULL;
+    const stw_tier tier = stw_place_tier(&d->state[0].place, component);
+    for (uint32_t i = 1; i < d->n_state; i++)
+        if (stw_place_tier(&d->state[i].place, component) != tier) return NULL;
+    return stw_tier_name(tier);
+}
+
+static const char *act_of(const stw_decisions *d) {
+    for (uint32_t i = 1; i < d->n_blocks; i++)
+        if (d->blocks[i].act != d->blocks[0].act) return NULL;
+    return d->n_blocks > 0 ? stw_act_name(d->blocks[0].act) : NULL;
+}
+
+/* The word that a key has in the plan, its decision where it is `auto`; NULL: no single one. */
+static const char *decided(const stw_plan *plan, const char *key) {
+    const stw_decisions *d = &plan->decisions;
+    static const struct {
+        const char *key;
+        stw_component component;
+    } places[] = {{"placement.params", STW_COMPONENT_PARAMS},
+                  {"placement.grads", STW_COMPONENT_GRADS},
+                  {"placement.moments", STW_COMPONENT_EXP_AVG},
+                  {"placement.master", STW_COMPONENT_MASTER}};
+    if (strcmp(key, "placement.activations") == 0) return act_of(d);
+    if (strcmp(key, "load.method") == 0) return stw_load_name(d->load);
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+        if (strcmp(key, places[i].key) == 0) return tier_of(d, places[i].component);
+    return NULL;
+}
+
+static bool is_auto(const stw_run_spec *run, const char *key) {
+    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
+    stw_text text = STW_TEXT_INIT;
+    if (row == NULL) return false;
+    stw_spec_write_value(row, run, &text);
+    const bool is = text.data != NULL && strcmp(text.data, "auto") == 0;
+    stw_text_free(&text);
+    return is;
+}
+
+static void pin(anew *a, const char *key, const char *value) {
+    if (a->n_pins == MOST_PINS) return;
+    snprintf(a->pins[a->n_pins++], sizeof a->pins[0], "%s=%s", key, value);
+}
+
+/* Decisions become settings: with less memory the planner would take others by itself. */
+static void pin_decisions(anew *a) {
+    static const char *const keys[] = {"placement.params", "placement.grads", "placement.moments",
+                                       "placement.activations"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const char *word = decided(a->e->plan, keys[i]);
+        if (word != NULL && is_auto(&a->e->plan->run, keys[i])) pin(a, keys[i], word);
+    }
+}
+
+static bool pin_limit(anew *a) {
+    char bytes[32];
+    if (a->e->planned_within == STW_NOT_SAID || a->e->planned_within == 0) return false;
+    snprintf(bytes, sizeof bytes, "%llu B", (unsigned long long)a->e->planned_within);
+    pin(a, a->e->on_host ? "node.host.limit" : "node.gpu.memory", bytes);
+    return true;
+}
+
+/* ---- one plan ---- */
+
+/* A copy of the plan's run that is its own. */
+static stw_status copy_run(const stw_plan *plan, stw_run_spec *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
+    stw_tree *tree = NULL;
+    STW_TRY(stw_run_spec_init(out, err));
+    stw_run_spec_write_yaml(&plan->run, &text);
+    STW_TRY(stw_text_status(&text, err));
+    STW_TRY(stw_tree_parse_yaml("plan", text.data, text.length, &tree, err));
+    STW_TRY(stw_run_spec_from_node(tree, tree->root, out, err));
+out:
+    stw_tree_free(tree);
+    stw_text_free(&text);
+    return status;
+}
+
+static stw_status solve(const anew *a, const char *const *set, size_t n, bool fixes,
+                        stw_plan **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_run_spec run = {0};
+    stw_cluster cluster = a->e->plan->cluster;
+    stw_plan *plan = NULL;
+    const stw_planner_options options = {.time_limit_s = fmax(a->end_s - stw_now_s(), 0.2),
+                                         .no_fixes = !fixes,
+                                         .no_prices = true,
+                                         .no_alternatives = true,
+                                         .no_reasons = !fixes,
+                                         .tells_turns = true,
+                                         .simulate = a->options->simulate};
+    STW_TRY(copy_run(a->e->plan, &run, err));
+    STW_TRY(stw_specs_set_all(&cluster, &run, set, n, "explain", err));
+    STW_TRY(stw_cluster_check(&cluster, "explain", err));
+    STW_TRY(stw_run_spec_check(&run, "explain", err));
+    STW_TRY(stw_plan_new_sharing(a->e->plan->model, &cluster, &run, &plan, err));
+    STW_TRY(stw_planner_solve(plan, &options, err));
+    if (plan->outcome != STW_OUTCOME_INFEASIBLE)
+        STW_TRY(stw_planner_time(plan, options.simulate, err));
+    *out = plan;
+    plan = NULL;
+out:
+    stw_plan_free(plan);
+    stw_run_spec_free(&run);
+    return status;
+}
+
+/* What contradicts itself, or is late, is no change; all else is an error of ours. */
+static bool is_no_change(stw_status status) {
+    return status == STW_STATUS_BAD_INPUT || status == STW_STATUS_NOT_BUILT_IN ||
+           status == STW_STATUS_USAGE || status == STW_STATUS_TIME_LIMIT;
+}
+
+/* The pins that no change sets again, then the changes. @return how many */
+static size_t settings_of(anew *a, const stw_fix *fix, const char **set, char changes[][160]) {
+    size_t n = 0;
+    for (uint32_t p = 0; p < a->n_pins; p++) {
+        bool again = false;
+        for (uint32_t i = 0; fix != NULL && i < fix->n_changes; i++) {
+            const char *key = fix->changes[i].set;
+            const size_t length = strlen(key);
+            again |= strncmp(a->pins[p], key, length) == 0 && a->pins[p][length] == '=';
+            /* an offload policy is a place of all state */
+            again |= strstr(key, "offload") != NULL && strncmp(a->pins[p], "placement.", 10) == 0;
+            again |= strncmp(key, "placement.", 10) == 0 &&
+                     strncmp(a->pins[p], "placement.", 10) == 0 &&
+                     strstr(a->pins[p], "activations") == NULL && strstr(key, "activations") == NULL;
+        }
+        if (!again) set[n++] = a->pins[p];
+    }
+    for (uint32_t i = 0; fix != NULL && i < fix->n_changes; i++) {
+        snprintf(changes[i], 160, "%s=%s", fix->changes[i].set, fix->changes[i].value);
+        set[n++] = changes[i];
+    }
+    return n;
+}
+
+/* ---- the framework's own settings ---- */
+
+static bool has_line(const char *text, const char *line, size_t n) {
+    for (const char *at = text; at != NULL && (at = strstr(at, "\n")) != NULL;) {
+        at++;
+        if (strncmp(at, line, n) == 0 && (at[n] == '\n' || at[n] == '\0')) return true;
+    }
+    return strncmp(text, line, n) == 0 && (text[n] == '\n' || text[n] == '\0');
+}
+
+/* Lines of `now` that `before` has not; with an import those that it notes as changes. */
+static void differ(const char *before, const char *now, bool noted, stw_text *out) {
+    int n = 0;
+    for (const char *at = now; *at != '\0' && n < MOST_LINES;) {
+        const size_t length = strcspn(at, "\n");
+        const bool sign = (at[0] == '-' || at[0] == '+') && at[1] == ' ';
+        if (noted ? sign : length > 0 && !has_line(before, at, length)) {
+            stw_text_printf(out, "%s%.*s", out->length > 0 ? "\n" : "", (int)length, at);
+            n++;
+        }
+        at += length + (at[length] == '\n');
+    }
+}
+
+static const char *emitter_of(const anew *a) {
+    static const char *const own[] = {"fsdp2", "megatron", "deepspeed"};
+    const stw_failure *f = a->e->failure;
+    const char *engine = stw_run_spec_engine(&a->e->plan->run)->name;
+    if (a->options->from != NULL) return a->options->from;
+    const stw_program_name p =
+        stw_program_of(f != NULL ? f->frames : NULL, f != NULL ? f->n_frames : 0, a->e->found->text);
+    if (p.from != NULL && stw_emit_is(p.from) && strcmp(p.from, "llamafactory") != 0) return p.from;
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (strcmp(engine, own[i]) == 0) return own[i];
+    return NULL;
+}
+
+/* Settings that cannot be said are left out: the keys say the change. */
+static const char *settings_between(anew *a, const stw_plan *before, const stw_plan *now) {
+    const char *what = emitter_of(a), *kept = NULL;
+    const stw_emit_options options = {.from = a->options->from,
+                                      .import = a->options->import,
+                                      .data_folder = a->options->data_folder};
+    stw_text one = STW_TEXT_INIT, other = STW_TEXT_INIT, notes = STW_TEXT_INIT, told = STW_TEXT_INIT,
+             lines = STW_TEXT_INIT;
+    if (what == NULL) return NULL;
+    if (stw_emit_plan(what, now, &options, &other, &told, NULL) == STW_STATUS_OK) {
+        if (options.import != NULL && told.data != NULL)
+            differ("", told.data, true, &lines);
+        else if (options.import == NULL &&
+                 stw_emit_plan(what, before, &options, &one, &notes, NULL) == STW_STATUS_OK &&
+                 one.data != NULL && other.data != NULL)
+            differ(one.data, other.data, false, &lines);
+        if (lines.length > 0 && !lines.failed) kept = stw_pool_string(a->e->pool, lines.data);
+    }
+    stw_text_free(&one);
+    stw_text_free(&other);
+    stw_text_free(&notes);
+    stw_text_free(&told);
+    stw_text_free(&lines);
+    return kept;
+}
+
+/* ---- changes ---- */
+
+static bool kept_change(anew *a, stw_explained_change *c, const stw_fix *fix, const stw_plan *plan) {
+    c->n = 0;
+    for (uint32_t i = 0; i < fix->n_changes; i++) {
+        const char *value = fix->changes[i].value;
+        const char *word = strcmp(value, "auto") == 0 ? decided(plan, fix->changes[i].set) : NULL;
+        c->set[c->n].set = stw_pool_string(a->e->pool, fix->changes[i].set);
+        c->set[c->n].value = stw_pool_string(a->e->pool, word != NULL ? word : value);
+        if (c->set[c->n].set == NULL || c->set[c->n].value == NULL) return false;
+        c->n++;
+    }
+    c->why = stw_pool_string(a->e->pool, fix->why != NULL ? fix->why : "");
+    return c->why != NULL;
+}
+
+static void measure(stw_explained_change *c, const stw_plan *plan) {
+    c->at_risk = stw_plan_bytes_verdict(plan) != STW_VERDICT_FITS;
+    c->iteration_s = stw_plan_iteration_s(plan);
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+            if (plan->peaks[k].has[p])
+                c->gpu_bytes = stw_max_u64(c->gpu_bytes, plan->peaks[k].phase[p][STW_TIER_GPU].total);
+        for (uint32_t k = 0; k < plan->job->n_node_kinds; k++)
+            if (plan->node_peaks[k].has[p])
+                c->host_bytes =
+                    stw_max_u64(c->host_bytes, plan->node_peaks[k].phase[p][STW_TIER_HOST].total);
+    }
+}
+
+/* Plan a change to the end, and keep it if it fits. @param before the plan without it */
+static stw_status add_change(anew *a, const stw_fix *fix, const stw_plan *before) {
+    stw_explanation *e = a->e;
+    const char *set[MOST_SET];
+    char changes[STW_MAX_FIX_CHANGES][160];
+    stw_plan *plan = NULL;
+    stw_error refused = STW_ERROR_INIT;
+    if (e->n_changes == STW_MOST_EXPLAINED || stw_now_s() >= a->end_s) return STW_STATUS_OK;
+    const size_t n = settings_of(a, fix, set, changes);
+    stw_status status = solve(a, set, n, false, &plan, &refused);
+    if (status != STW_STATUS_OK) {
+        if (is_no_change(status)) return STW_STATUS_OK;
+        if (a->err != NULL) *a->err = refused;
+        return status;
+    }
+    stw_explained_change *c = &e->changes[e->n_changes];
+    if (plan->outcome != STW_OUTCOME_INFEASIBLE &&
+        stw_plan_bytes_verdict(plan) != STW_VERDICT_DOES_NOT_FIT && kept_change(a, c, fix, plan)) {
+        measure(c, plan);
+        if (e->n_changes == 0) c->settings = settings_between(a, before, plan);
+        e->n_changes++;
+    }
+    stw_plan_free(plan);
+    return STW_STATUS_OK;
+}
+
+static stw_status add_segments(anew *a, const stw_plan *before) {
+    const stw_fix fix = {.n_changes = 1,
+                         .changes = {{segments, "true"}},
+                         .why = "segments grow, and leave no gaps"};
+    if (a->e->plan->run.allocator.expandable_segments == true) {
+        stw_explain_unknown(a->e, "why segments had gaps: the plan has expandable segments");
+        return STW_STATUS_OK;
+    }
+    return add_change(a, &fix, before);
+}
+
+/* What there was, less what the run needed beyond the plan. */
+static void find_limit(stw_explanation *e) {
+    uint64_t limit = e->available;
+    const bool over = e->planned_bytes != STW_NOT_SAID && e->planned_bytes > e->planned_limit;
+    if (limit == STW_NOT_SAID && (over || e->beyond > 0)) limit = e->planned_limit;
+    if (limit == STW_NOT_SAID) return;
+    /* the plan's own limit may be lower: what others hold there */
+    if (e->on_host && limit > e->planned_limit) limit = e->planned_limit;
+    e->planned_within = limit > e->beyond ? limit - e->beyond : 0;
+}
+
+static void say_fits(const anew *a, const stw_plan *plan) {
+    char within[32];
+    stw_bytes_format(a->e->planned_within, within, sizeof within);
+    if (a->e->cause == STW_CAUSE_FRAGMENTS || a->e->cause == STW_CAUSE_OTHERS) return;
+    stw_explain_unknown(a->e, "why it failed: the plan fits within %s%s; `stowage validate` shows "
+                              "what the run does otherwise",
+                        within, plan->verdict == STW_VERDICT_AT_RISK ? ", at risk" : "");
+}
+
+static stw_status plan_anew(anew *a) {
+    stw_explanation *e = a->e;
+    const char *set[MOST_SET];
+    char none[STW_MAX_FIX_CHANGES][160];
+    stw_plan *plan = NULL;
+    stw_error refused = STW_ERROR_INIT;
+    size_t n = settings_of(a, NULL, set, none);
+    stw_status status = solve(a, set, n, true, &plan, &refused);
+    if (is_no_change(status)) { /* the limit alone */
+        memmove(a->pins[0], a->pins[a->n_pins - 1], sizeof a->pins[0]);
+        a->n_pins = 1;
+        n = settings_of(a, NULL, set, none);
+        refused = (stw_error)STW_ERROR_INIT;
+        status = solve(a, set, n, true, &plan, &refused);
+    }
+    if (is_no_change(status)) {
+        stw_explain_unknown(e, "what would fit: %s", refused.text);
+        return STW_STATUS_OK;
+    }
+    if (status != STW_STATUS_OK) {
+        if (a->err != NULL) *a->err = refused;
+        return status;
+    }
+    if (e->cause == STW_CAUSE_FRAGMENTS) STW_TRY(add_segments(a, plan));
+    if (a->options->import != NULL)
+        STW_TRY(stw_emit_order_fixes(a->options->from, a->options->import, plan, a->err));
+    for (uint32_t i = 0; i < plan->n_fixes && e->n_changes < STW_MOST_EXPLAINED; i++)
+        STW_TRY(add_change(a, &plan->fixes[i], plan));
+    if (plan->outcome != STW_OUTCOME_INFEASIBLE)
+        say_fits(a, plan);
+    else if (e->n_changes == 0)
+        stw_explain_unknown(e, "what would fit: no change that was tried does");
+out:
+    stw_plan_free(plan);
+    return status;
+}
+
+stw_status stw_explain_changes(stw_explanation *e, const stw_explain_options *options,
+                               stw_error *err) {
+    const double limit_s =
+        options->time_limit_s > 0 ? options->time_limit_s : STW_PLANNER_TIME_LIMIT_S;
+    anew a = {.e = e, .options = options, .end_s = stw_now_s() + limit_s, .err = err};
+    if (e->plan == NULL || e->failure == NULL || e->plan->peaks == NULL) return STW_STATUS_OK;
+    if (e->cause == STW_CAUSE_CACHE || e->cause == STW_CAUSE_SHARED) return STW_STATUS_OK;
+    find_limit(e);
+    pin_decisions(&a);
+    if (!pin_limit(&a)) {
+        if (e->planned_within == 0)
+            stw_explain_unknown(e, "what would fit: the run needed more beyond the plan than there was; it is of another run");
+        else
+            stw_explain_unknown(e, "what would fit: the text does not say what there was, and the plan fits in what it was made for");
+        e->planned_within = STW_NOT_SAID;
+        return STW_STATUS_OK;
+    }
+    return plan_anew(&a);
+}
