@@ -91,33 +91,40 @@ static const char *said(const char *line, const char *phrase) {
 
 /* ---- torch ---- */
 
-/* "Process 20398 has 14.52 GiB memory in use. Including non-PyTorch memory, this process has ..." */
+/* "Process 20398 has 14.52 GiB memory in use. Including non-PyTorch memory, this process has ..."
+ * In a container a process does not know its own number: it is the smallest that holds what torch
+ * has reserved in it. */
 static void read_processes(const char *at, stw_failure *out) {
-    uint64_t bytes, sum = 0, n = 0, only = 0;
-    const char *own = after(at, "this process has ");
-    if (own != NULL && stw_failure_bytes(own, &bytes) != NULL && bytes > 0)
-        out->used_by_process = bytes;
+    uint64_t bytes, sum = 0, own = STW_NOT_SAID, n = 0;
+    const uint64_t none = STW_NOT_SAID;
+    const char *self = after(at, "this process has ");
+    const uint64_t reserved =
+        out->allocated != none && out->unused != none ? out->allocated + out->unused : none;
     while ((at = after(at, "Process ")) != NULL) {
         const char *has = after(at, " has ");
         if (has == NULL || has - at > 32 || stw_failure_bytes(has, &bytes) == NULL) continue;
-        sum += bytes < (uint64_t)1 << 60 ? bytes : 0;
-        only = bytes;
+        sum += bytes < (uint64_t)1 << 50 ? bytes : 0;
+        if (reserved != none && bytes >= reserved && (own == none || bytes < own)) own = bytes;
         n++;
     }
-    if (own == NULL && n == 1) /* in a container, where its own number is another */
-        out->used_by_process = only;
-    else if (n > 0 && own != NULL)
-        out->other_processes = sum;
+    if (self != NULL) {
+        own = none;
+        if (stw_failure_bytes(self, &bytes) != NULL && bytes > 0) out->used_by_process = bytes;
+        if (n > 0) out->other_processes = sum;
+    } else if (own != none) {
+        out->used_by_process = own;
+        if (n > 1) out->other_processes = sum - own;
+    }
 }
 
 static void read_new(const char *at, stw_failure *out) {
     (void)stw_failure_bytes(after(at, " of which "), &out->free);
     const char *total = after(at, "has a total capac");
     (void)stw_failure_bytes(after(total, " of "), &out->capacity);
-    read_processes(at, out);
     bytes_before(at, " allowed", &out->allowed);
     bytes_before(at, " is allocated by PyTorch", &out->allocated);
     bytes_before(at, " is reserved by PyTorch but unallocated", &out->unused);
+    read_processes(at, out);
     (void)count(after(at, "GPU "), &out->device);
 }
 

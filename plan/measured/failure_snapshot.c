@@ -41,6 +41,7 @@ typedef struct reader {
     const stw_pickle_value *segments, *trace;
     uint64_t device;
     size_t failed; /* event */
+    bool has_stacks;
     table live;
     pieces alive, ranges;
     uint64_t groups[HELD_SLOTS]; /* hash of frames; index + 1 of held */
@@ -237,9 +238,24 @@ static void measure(reader *r, stw_failure *f) {
 
 /* ---- stacks ---- */
 
+/* Was it made by the engine that runs backward, on a thread without Python? Of a history with C++ its
+ * frames say so; else there are none, though other events have some. */
+static bool is_autograd(const reader *r, const stw_pickle_value *frames) {
+    if (frames == NULL) return false;
+    for (size_t i = 0; i < frames->n_items; i++) {
+        const stw_pickle_value *name = stw_pickle_get(frames->items[i], "name");
+        if (name != NULL && name->kind == STW_PICKLE_STRING &&
+            strstr(name->text, "autograd::Engine") != NULL)
+            return true;
+    }
+    return frames->n_items == 0 && r->has_stacks;
+}
+
 /* Frames of Python, without those of C++; outermost first. @return how many */
 static size_t frames_of(const reader *r, const stw_pickle_value *frames, stw_failure *out) {
+    static const stw_frame autograd = {"autograd's thread", "backward", "", 0};
     *out = stw_failure_nothing();
+    if (is_autograd(r, frames) && !stw_failure_add_frame(out, r->to->pool, &autograd)) return 0;
     for (size_t i = frames != NULL ? frames->n_items : 0; i-- > 0;) {
         const stw_pickle_value *name = stw_pickle_get(frames->items[i], "name");
         const stw_pickle_value *file = stw_pickle_get(frames->items[i], "filename");
@@ -312,19 +328,20 @@ static size_t failures_of(const stw_pickle_value *trace, size_t *first) {
     return n;
 }
 
-/* The stack of the failure, or of the last event before it that has one. */
-static const stw_pickle_value *frames_before(const reader *r) {
-    for (size_t i = r->failed + 1; i-- > 0;) {
-        const stw_pickle_value *frames = list_of(r->trace->items[i], "frames");
-        if (frames != NULL && frames->n_items > 0) return frames;
+/* Does any event have a stack? Without "frames" the history was recorded without. */
+static bool has_stacks(const stw_pickle_value *trace) {
+    for (size_t i = 0; i < trace->n_items; i++) {
+        const stw_pickle_value *frames = list_of(trace->items[i], "frames");
+        if (frames != NULL && frames->n_items > 0) return true;
     }
-    return NULL;
+    return false;
 }
 
 static stw_status add_failure(reader *r, size_t count) {
     const stw_pickle_value *event = r->trace->items[r->failed];
     stw_failure f;
-    (void)frames_of(r, frames_before(r), &f);
+    r->has_stacks = has_stacks(r->trace);
+    (void)frames_of(r, list_of(event, "frames"), &f);
     f.kind = STW_FAILURE_ALLOCATOR;
     f.who = "torch";
     f.device = r->device;

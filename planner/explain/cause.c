@@ -41,7 +41,12 @@ static uint64_t others_of(const stw_explanation *e) {
     if (!said(f->allocated) || !said(f->unused)) return STW_NOT_SAID;
     const uint64_t own = stw_plus(f->allocated, f->unused);
     /* less than some contexts: no other job */
-    return taken > own && taken - own > CONTEXTS_BYTES ? STW_NOT_SAID : 0;
+    return taken > own && taken - own > CONTEXTS_BYTES ? taken - own : 0;
+}
+
+/* Is what others hold all that is not torch's, whoever has it? */
+static bool is_rest(const stw_failure *f) {
+    return !said(f->other_processes) && !said(f->used_by_process);
 }
 
 /* Bytes on the device beside torch's: context, NCCL, kernels. */
@@ -61,6 +66,9 @@ static uint64_t context_of(const stw_explanation *e) {
 static void find_available(stw_explanation *e, uint64_t others) {
     const stw_failure *f = e->failure;
     const uint64_t beside = said(beside_torch(f)) ? beside_torch(f) : context_of(e);
+    if (!said(f->capacity) && said(f->free) && said(f->asked) && f->free < f->asked &&
+        said(f->allocated) && said(f->unused)) /* a snapshot: the device was full */
+        e->available = stw_plus(stw_plus(f->allocated, f->unused), stw_plus(f->free, beside));
     if (said(f->capacity))
         e->available = f->capacity - stw_min_u64(said(others) ? others : 0, f->capacity);
     if (said(f->allowed))
@@ -156,11 +164,14 @@ static void judge_gpu(stw_explanation *e) {
     find_beyond(e);
     const bool many = said(others) && said(f->capacity) &&
                       (double)others > WORTH_TELLING * (double)f->capacity;
-    if (!said(others) && said(f->capacity) && f->kind == STW_FAILURE_ALLOCATOR)
-        stw_explain_unknown(e, "who else is on the GPU: this text does not say (nvidia-smi does)");
+    if (many && is_rest(f))
+        stw_explain_unknown(e, "who holds %s of the GPU: not torch's allocator here; the text does "
+                               "not say whether another process does (nvidia-smi does)",
+                            size(others).text);
     if (is_torn(f)) {
         judge_torn(e);
-    } else if (many && said(f->asked) && said(free) && stw_plus(free, others) >= f->asked &&
+    } else if (many && said(f->asked) && said(f->free) && f->free < f->asked &&
+               stw_plus(free, others) >= f->asked &&
                (e->plan == NULL || e->planned_bytes <= f->capacity)) {
         judge_others(e, others);
     } else if (said(f->allowed) && said(f->free) && said(f->asked) && f->free >= f->asked) {

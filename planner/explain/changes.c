@@ -20,6 +20,8 @@
 enum { MOST_PINS = 8, MOST_SET = MOST_PINS + STW_MAX_FIX_CHANGES + 2, MOST_LINES = 6 };
 
 static const char segments[] = "allocator.expandable_segments";
+static const char acts[] = "placement.activations";
+static const char optimizer[] = "optimizer.implementation";
 
 typedef struct anew {
     stw_explanation *e;
@@ -46,6 +48,15 @@ static const char *act_of(const stw_decisions *d) {
     return d->n_blocks > 0 ? stw_act_name(d->blocks[0].act) : NULL;
 }
 
+/* Of an optimizer that is `auto`: what the frameworks' own do, unless its update says otherwise. */
+static const char *optimizer_of(const stw_decisions *d) {
+    static const char *const words[] = {"fused", "streamed", "direct", "cpu"};
+    if (d->n_state == 0) return NULL;
+    for (uint32_t i = 1; i < d->n_state; i++)
+        if (d->state[i].place.update != d->state[0].place.update) return NULL;
+    return words[d->state[0].place.update];
+}
+
 /* The word that a key has in the plan, its decision where it is `auto`; NULL: no single one. */
 static const char *decided(const stw_plan *plan, const char *key) {
     const stw_decisions *d = &plan->decisions;
@@ -56,7 +67,8 @@ static const char *decided(const stw_plan *plan, const char *key) {
                   {"placement.grads", STW_COMPONENT_GRADS},
                   {"placement.moments", STW_COMPONENT_EXP_AVG},
                   {"placement.master", STW_COMPONENT_MASTER}};
-    if (strcmp(key, "placement.activations") == 0) return act_of(d);
+    if (strcmp(key, acts) == 0) return act_of(d);
+    if (strcmp(key, optimizer) == 0) return optimizer_of(d);
     if (strcmp(key, "load.method") == 0) return stw_load_name(d->load);
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
         if (strcmp(key, places[i].key) == 0) return tier_of(d, places[i].component);
@@ -78,14 +90,11 @@ static void pin(anew *a, const char *key, const char *value) {
     snprintf(a->pins[a->n_pins++], sizeof a->pins[0], "%s=%s", key, value);
 }
 
-/* Decisions become settings: with less memory the planner would take others by itself. */
+/* A decision becomes a setting: with less memory the planner would recompute more by itself. Where
+ * state lies stays open: places that it would choose are settings of no framework. */
 static void pin_decisions(anew *a) {
-    static const char *const keys[] = {"placement.params", "placement.grads", "placement.moments",
-                                       "placement.activations"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        const char *word = decided(a->e->plan, keys[i]);
-        if (word != NULL && is_auto(&a->e->plan->run, keys[i])) pin(a, keys[i], word);
-    }
+    const char *word = decided(a->e->plan, acts);
+    if (word != NULL && is_auto(&a->e->plan->run, acts)) pin(a, acts, word);
 }
 
 static bool pin_limit(anew *a) {
@@ -158,11 +167,6 @@ static size_t settings_of(anew *a, const stw_fix *fix, const char **set, char ch
             const char *key = fix->changes[i].set;
             const size_t length = strlen(key);
             again |= strncmp(a->pins[p], key, length) == 0 && a->pins[p][length] == '=';
-            /* an offload policy is a place of all state */
-            again |= strstr(key, "offload") != NULL && strncmp(a->pins[p], "placement.", 10) == 0;
-            again |= strncmp(key, "placement.", 10) == 0 &&
-                     strncmp(a->pins[p], "placement.", 10) == 0 &&
-                     strstr(a->pins[p], "activations") == NULL && strstr(key, "activations") == NULL;
         }
         if (!again) set[n++] = a->pins[p];
     }
@@ -266,13 +270,15 @@ static void measure(stw_explained_change *c, const stw_plan *plan) {
     }
 }
 
-/* Plan a change to the end, and keep it if it fits. @param before the plan without it */
-static stw_status add_change(anew *a, const stw_fix *fix, const stw_plan *before) {
+/* Plan a change to the end, and keep it if it fits. @param before the plan without it
+ * @param kept out: it fits */
+static stw_status try_change(anew *a, const stw_fix *fix, const stw_plan *before, bool *kept) {
     stw_explanation *e = a->e;
     const char *set[MOST_SET];
     char changes[STW_MAX_FIX_CHANGES][160];
     stw_plan *plan = NULL;
     stw_error refused = STW_ERROR_INIT;
+    *kept = false;
     if (e->n_changes == STW_MOST_EXPLAINED || stw_now_s() >= a->end_s) return STW_STATUS_OK;
     const size_t n = settings_of(a, fix, set, changes);
     stw_status status = solve(a, set, n, false, &plan, &refused);
@@ -287,9 +293,43 @@ static stw_status add_change(anew *a, const stw_fix *fix, const stw_plan *before
         measure(c, plan);
         if (e->n_changes == 0) c->settings = settings_between(a, before, plan);
         e->n_changes++;
+        *kept = true;
     }
     stw_plan_free(plan);
     return STW_STATUS_OK;
+}
+
+/* `auto` activations are all recomputed where that fits: one word says it. */
+static stw_status add_change(anew *a, const stw_fix *fix, const stw_plan *before) {
+    stw_status status = STW_STATUS_OK;
+    stw_fix plain = *fix;
+    bool kept = false, open = false;
+    for (uint32_t i = 0; i < plain.n_changes; i++) {
+        if (strcmp(plain.changes[i].set, acts) != 0 || strcmp(plain.changes[i].value, "auto") != 0)
+            continue;
+        plain.changes[i].value = stw_act_name(STW_ACT_RECOMPUTE);
+        plain.why = "activations are computed again in backward";
+        open = true;
+    }
+    STW_TRY(try_change(a, &plain, before, &kept));
+    if (!kept && open) STW_TRY(try_change(a, fix, before, &kept));
+out:
+    return status;
+}
+
+/* What the planner decides otherwise where there is less memory, as settings. @return are there
+ * any? */
+static bool other_decisions(const anew *a, const stw_plan *plan, stw_fix *out) {
+    static const char *const keys[] = {"placement.params", "placement.grads", "placement.moments",
+                                       "placement.activations", "optimizer.implementation"};
+    *out = (stw_fix){.why = "what the planner chooses with so much memory"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const char *was = decided(a->e->plan, keys[i]), *is = decided(plan, keys[i]);
+        if (!is_auto(&plan->run, keys[i]) || is == NULL || (was != NULL && strcmp(was, is) == 0))
+            continue;
+        out->changes[out->n_changes++] = (stw_fix_change){keys[i], is};
+    }
+    return out->n_changes > 0;
 }
 
 static stw_status add_segments(anew *a, const stw_plan *before) {
@@ -327,6 +367,7 @@ static stw_status plan_anew(anew *a) {
     stw_explanation *e = a->e;
     const char *set[MOST_SET];
     char none[STW_MAX_FIX_CHANGES][160];
+    stw_fix other;
     stw_plan *plan = NULL;
     stw_error refused = STW_ERROR_INIT;
     size_t n = settings_of(a, NULL, set, none);
@@ -351,7 +392,9 @@ static stw_status plan_anew(anew *a) {
         STW_TRY(stw_emit_order_fixes(a->options->from, a->options->import, plan, a->err));
     for (uint32_t i = 0; i < plan->n_fixes && e->n_changes < STW_MOST_EXPLAINED; i++)
         STW_TRY(add_change(a, &plan->fixes[i], plan));
-    if (plan->outcome != STW_OUTCOME_INFEASIBLE)
+    if (plan->outcome != STW_OUTCOME_INFEASIBLE && other_decisions(a, plan, &other))
+        STW_TRY(add_change(a, &other, plan));
+    if (plan->outcome != STW_OUTCOME_INFEASIBLE && e->n_changes == 0)
         say_fits(a, plan);
     else if (e->n_changes == 0)
         stw_explain_unknown(e, "what would fit: no change that was tried does");

@@ -101,6 +101,8 @@ static stw_component usual_component(int phase, const char *part) {
 static stw_component component_of(const stw_held *h) {
     const stw_stack_component c = stw_stack_component_of(h->frames, h->n_frames);
     const stw_stack_phase p = stw_stack_phase_of(h->frames, h->n_frames);
+    /* what a reduction has made and is still alive are the sharded gradients */
+    if (c.component == STW_COMPONENT_REDUCE) return STW_COMPONENT_GRADS;
     if (c.component != STW_N_COMPONENTS && c.component != STW_COMPONENT_STAGE) return c.component;
     if (p.phase == STW_PHASE_FORWARD_BACKWARD && p.part != NULL &&
         strcmp(p.part, "backward") == 0)
@@ -165,7 +167,7 @@ void stw_explain_stacks(stw_explanation *e) {
     if (f == NULL) return;
     take_kind(e);
     if (e->component == STW_N_COMPONENTS && f->n_frames > 0 &&
-        f->kind == STW_FAILURE_ALLOCATOR) {
+        (f->kind == STW_FAILURE_ALLOCATOR || f->kind == STW_FAILURE_HOST_ALLOC)) {
         e->component = (int)usual_component(e->phase, e->part);
         if (e->component != STW_N_COMPONENTS) e->component_from = "what this phase allocates";
     }
