@@ -40,10 +40,9 @@ static stw_status explain(const request *r, const stw_general *general, stw_erro
         options.import = &import;
     }
     STW_TRY(stw_explain(found, plan, &options, &explanation, err));
-    STW_TRY(stw_report_explanation(explanation, general->verbose || !stw_is_summary(general, format),
-                                   format, &text, err));
-    if (stw_is_summary(general, format))
-        stw_doc_line(&text, format, "More: -v, or --json.");
+    STW_TRY(stw_report_explanation(
+        explanation, general->verbose || !stw_is_summary(general, format), format, &text, err));
+    if (stw_is_summary(general, format)) stw_doc_line(&text, format, "More: -v, or --json.");
     STW_TRY(stw_emit(general, &text, err));
 out:
     stw_text_free(&text);
@@ -71,7 +70,8 @@ int stw_cmd_explain(int argc, char **argv) {
         "stowage",
         "explain",
         "FILE [PLAN]",
-        "Say why a job ran out of memory, and what to change. FILE is a memory snapshot of torch, or a "
+        "Say why a job ran out of memory, and what to change. FILE is a memory snapshot of torch, "
+        "or a "
         "log: with an out-of-memory error of torch, CUDA, NCCL or an inference engine and the "
         "stack before it, with a process that a kernel, a cgroup, Ray or SLURM killed, or the "
         "output of nvidia-smi or dcgmi dmon (docs/explain.md); what it is follows from what it "

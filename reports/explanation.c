@@ -52,8 +52,8 @@ static void put_phase(const writing *w) {
         snprintf(done, sizeof done, " after iteration %" PRIu64, e->iterations);
     if (e->phase != STW_N_PHASES)
         SAY(w, "Phase: %s%s%s%s%s (%s).", stw_phase_name((stw_phase)e->phase),
-            e->part != NULL ? ", " : "", e->part != NULL ? e->part : "", done[0] != '\0' ? "," : "", done,
-            e->phase_from != NULL ? e->phase_from : "");
+            e->part != NULL ? ", " : "", e->part != NULL ? e->part : "", done[0] != '\0' ? "," : "",
+            done, e->phase_from != NULL ? e->phase_from : "");
     else if (done[0] != '\0')
         SAY(w, "Phase: unknown,%s.", done);
     if (e->component != STW_N_COMPONENTS)
@@ -131,8 +131,9 @@ static void put_gpus(const writing *w) {
     for (size_t i = 0; i < found->n_gpus && (w->all || i < 4); i++) {
         const stw_gpu_use *g = &found->gpus[i];
         SAY(w, "GPU %" PRIu64 ": %s%s%s used%s (%s).", g->device, stw_word_gib(g->used).text,
-            said(g->capacity) ? " of " : "", said(g->capacity) ? stw_word_gib(g->capacity).text : "",
-            g->lines > 1 ? " at most" : "", g->from);
+            said(g->capacity) ? " of " : "",
+            said(g->capacity) ? stw_word_gib(g->capacity).text : "", g->lines > 1 ? " at most" : "",
+            g->from);
     }
     for (size_t i = 0; i < found->n_processes && (w->all || i < 4); i++) {
         const stw_gpu_process *p = &found->processes[i];
@@ -171,8 +172,7 @@ static void put_changes(const writing *w) {
     for (uint32_t i = 0; i < e->n_changes && (w->all || i < SHORT_CHANGES); i++)
         put_change(w, &e->changes[i], i == 0);
     if (e->n_changes == 0 && e->n_advice > 0) SAY(w, "What to change:");
-    for (uint32_t i = 0; i < e->n_advice; i++)
-        stw_doc_item(w->out, w->format, "%s.", e->advice[i]);
+    for (uint32_t i = 0; i < e->n_advice; i++) stw_doc_item(w->out, w->format, "%s.", e->advice[i]);
     if (e->plan_command != NULL && e->failure != NULL)
         SAY(w, "A plan says by how much each change helps: %s%s, then stowage explain %s plan.json",
             e->plan_command, e->program == NULL ? " (no known framework is in the stack)" : "",
@@ -284,9 +284,9 @@ static void put_json_gpus(stw_json *j, const stw_failures *found) {
 
 static void put_json_plan(stw_json *j, const stw_explanation *e) {
     stw_json_begin_object(j, "plan");
-    stw_json_string(j, "phase", (int)e->planned_phase == STW_N_PHASES
-                                    ? NULL
-                                    : stw_phase_name(e->planned_phase));
+    stw_json_string(j, "phase",
+                    (int)e->planned_phase == STW_N_PHASES ? NULL
+                                                          : stw_phase_name(e->planned_phase));
     put_u64(j, "bytes", e->planned_bytes);
     put_u64(j, "allocated_bytes", e->planned_allocated);
     put_u64(j, "reserved_bytes", e->planned_reserved);
@@ -346,12 +346,13 @@ static stw_status to_json(const stw_explanation *e, stw_text *out, stw_error *er
     stw_json_bool(j, "snapshot", e->found->snapshot);
     stw_json_string(j, "cause", stw_cause_name(e->cause));
     stw_json_string(j, "cause_text", e->cause_text);
-    stw_json_string(j, "phase", e->phase != STW_N_PHASES ? stw_phase_name((stw_phase)e->phase) : NULL);
+    stw_json_string(j, "phase",
+                    e->phase != STW_N_PHASES ? stw_phase_name((stw_phase)e->phase) : NULL);
     stw_json_string(j, "part", e->part);
     stw_json_string(j, "phase_from", e->phase_from);
-    stw_json_string(j, "component", e->component != STW_N_COMPONENTS
-                                        ? stw_component_name((stw_component)e->component)
-                                        : NULL);
+    stw_json_string(
+        j, "component",
+        e->component != STW_N_COMPONENTS ? stw_component_name((stw_component)e->component) : NULL);
     stw_json_string(j, "component_from", e->component_from);
     stw_json_string(j, "program", e->program);
     put_u64(j, "iterations", e->iterations);
@@ -390,7 +391,8 @@ static void to_csv(const stw_explanation *e, stw_text *out) {
 stw_status stw_report_explanation(const stw_explanation *explanation, bool all, stw_format format,
                                   stw_text *out, stw_error *err) {
     writing w = {explanation, format, all || format == STW_FORMAT_MARKDOWN, stw_pool_new(), out};
-    if (w.pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    if (w.pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     stw_status status = STW_STATUS_OK;
     if (format == STW_FORMAT_JSON)
         status = to_json(explanation, out, err);

@@ -10,8 +10,8 @@
 /* X(enum suffix, spelling in files) */
 #define STW_CAUSE_TABLE(X)                                                                         \
     X(UNKNOWN, "unknown")                                                                          \
-    X(NONE, "no_failure")      /* the file has figures alone */                                    \
-    X(TOO_MUCH, "too_much")    /* the job needs more than there is */                              \
+    X(NONE, "no_failure")         /* the file has figures alone */                                 \
+    X(TOO_MUCH, "too_much")       /* the job needs more than there is */                           \
     X(FRAGMENTS, "fragmentation") /* the bytes were free, in pieces */                             \
     X(OTHERS, "other_processes")  /* it had had room without them */                               \
     X(LIMIT, "own_limit")         /* of the process, below what the GPU has */                     \
@@ -65,10 +65,10 @@ typedef struct stw_explanation {
     uint64_t planned_component; /* at that peak */
     uint64_t available;         /* bytes that the run could have had; STW_NOT_SAID */
     uint64_t beyond;            /* that the run needed beyond what was planned */
-    uint64_t planned_within;    /* limit that the changes were planned for; STW_NOT_SAID: none were */
+    uint64_t planned_within; /* limit that the changes were planned for; STW_NOT_SAID: none were */
     uint32_t n_parts;
     stw_explained_part parts[STW_N_COMPONENTS];
-    uint64_t held_unknown;      /* made before the history of a snapshot begins, or by no known code */
+    uint64_t held_unknown; /* made before the history of a snapshot begins, or by no known code */
     uint32_t n_changes;
     stw_explained_change changes[STW_MOST_EXPLAINED];
     uint32_t n_advice;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What kind of file it is, and lines of texts: stacks are gathered by the process that a line names,
- * until a message says that memory ended. */
+/* What kind of file it is, and lines of texts: stacks are gathered by the process that a line
+ * names, until a message says that memory ended. */
 #include "plan/measured/failure.h"
 
 #include <stdlib.h>
@@ -191,7 +191,7 @@ static stw_status parse_text(stw_failures *to, const char *text, size_t length, 
     to->text = kept;
     STW_TRY(scan_text(&s, kept, length));
     STW_TRY(read_peaks(to, kept, length, err));
-    if (to->n == 0 && to->n_gpus == 0 && to->logged_allocated == STW_NOT_SAID &&
+    if (to->n == 0 && to->n_gpus == 0 && to->n_processes == 0 && to->logged_allocated == STW_NOT_SAID &&
         to->logged_reserved == STW_NOT_SAID)
         status = stw_fail(err, STW_STATUS_BAD_INPUT, to->file,
                           "nothing in it says that memory ended; expected a memory snapshot of "
@@ -201,8 +201,8 @@ out:
     return status;
 }
 
-stw_status stw_failures_parse(const char *file, const char *text, size_t length,
-                              stw_failures **out, stw_error *err) {
+stw_status stw_failures_parse(const char *file, const char *text, size_t length, stw_failures **out,
+                              stw_error *err) {
     stw_pool *pool = stw_pool_new();
     stw_failures *to = pool != NULL ? stw_pool_alloc(pool, sizeof *to) : NULL;
     if (to == NULL) {
@@ -229,8 +229,7 @@ stw_status stw_failures_read(const char *path, stw_failures **out, stw_error *er
     char *text = NULL;
     uint64_t length = 0;
     stw_status status = stw_file_read(path, LIMIT_BYTES, &text, &length, err);
-    if (status == STW_STATUS_OK)
-        status = stw_failures_parse(path, text, (size_t)length, out, err);
+    if (status == STW_STATUS_OK) status = stw_failures_parse(path, text, (size_t)length, out, err);
     free(text);
     return status;
 }

@@ -17,15 +17,15 @@
 
 /* X(enum suffix, spelling in files) */
 #define STW_FAILURE_TABLE(X)                                                                       \
-    X(ALLOCATOR, "gpu_allocator")       /* torch's caching allocator */                            \
-    X(DEVICE, "gpu_device")             /* on a GPU, beside that allocator */                      \
-    X(CACHE_NONE, "kv_cache_none")      /* nothing is left for a KV cache */                       \
-    X(CACHE_SHORT, "kv_cache_short")    /* it is shorter than one sequence */                      \
-    X(START, "gpu_share")               /* less is free than an engine's share of the GPU */       \
-    X(HOST_KILL, "host_kill")           /* a process was killed for the memory of its node */      \
-    X(HOST_ALLOC, "host_allocation")    /* malloc and the like */                                  \
-    X(PAGE_LOCK, "page_lock")           /* page-locked host memory */                              \
-    X(SHARED_MEMORY, "shared_memory")   /* /dev/shm is full */
+    X(ALLOCATOR, "gpu_allocator")     /* torch's caching allocator */                              \
+    X(DEVICE, "gpu_device")           /* on a GPU, beside that allocator */                        \
+    X(CACHE_NONE, "kv_cache_none")    /* nothing is left for a KV cache */                         \
+    X(CACHE_SHORT, "kv_cache_short")  /* it is shorter than one sequence */                        \
+    X(START, "gpu_share")             /* less is free than an engine's share of the GPU */         \
+    X(HOST_KILL, "host_kill")         /* a process was killed for the memory of its node */        \
+    X(HOST_ALLOC, "host_allocation")  /* malloc and the like */                                    \
+    X(PAGE_LOCK, "page_lock")         /* page-locked host memory */                                \
+    X(SHARED_MEMORY, "shared_memory") /* /dev/shm is full */
 
 #define X(name, text) STW_FAILURE_##name,
 typedef enum stw_failure_kind { STW_FAILURE_TABLE(X) STW_N_FAILURES } stw_failure_kind;
@@ -41,23 +41,23 @@ typedef struct stw_frame {
 
 typedef struct stw_failure {
     stw_failure_kind kind;
-    const char *who;    /* that says so: "torch", "kernel", "cgroup", ... */
-    const char *text;   /* what it says, one line */
-    size_t line;        /* of the file; 0: a snapshot */
-    size_t offset;      /* bytes before its line */
-    size_t alike;       /* further ones in the file, of other ranks or later */
+    const char *who;  /* that says so: "torch", "kernel", "cgroup", ... */
+    const char *text; /* what it says, one line */
+    size_t line;      /* of the file; 0: a snapshot */
+    size_t offset;    /* bytes before its line */
+    size_t alike;     /* further ones in the file, of other ranks or later */
     uint64_t rank, device, pid;
     const char *process; /* name of the process that was killed; "" */
     /* Bytes. Of a GPU: */
     uint64_t asked, capacity, free;
-    uint64_t used_by_process; /* on the device, CUDA context included */
-    uint64_t allowed;         /* that the process may take of it */
+    uint64_t used_by_process;   /* on the device, CUDA context included */
+    uint64_t allowed;           /* that the process may take of it */
     uint64_t allocated, unused; /* handed out by the allocator; reserved and not handed out */
     uint64_t largest_unused;    /* the largest piece of `unused` */
     uint64_t other_processes;   /* what others hold of the device */
     /* Of a host: what was used, and the limit. */
     uint64_t used, limit;
-    double share;              /* of the GPU that an inference engine is to use; NaN */
+    double share;                         /* of the GPU that an inference engine is to use; NaN */
     uint64_t wanted_tokens, cache_tokens; /* of the longest sequence; of the KV cache */
     size_t n_frames, frames_room;
     stw_frame *frames; /* outermost first */
@@ -87,8 +87,8 @@ typedef struct stw_held {
 typedef struct stw_failures {
     stw_pool *pool;
     const char *file;
-    bool snapshot;     /* it is one of torch's */
-    const char *text;  /* the file, with a NUL; "" of a snapshot */
+    bool snapshot;    /* it is one of torch's */
+    const char *text; /* the file, with a NUL; "" of a snapshot */
     size_t n, room;
     stw_failure *items; /* in the order of the file */
     size_t n_processes, processes_room;
@@ -96,7 +96,7 @@ typedef struct stw_failures {
     size_t n_gpus, gpus_room;
     stw_gpu_use *gpus;
     size_t n_held, held_room;
-    stw_held *held; /* of the first failure */
+    stw_held *held;                             /* of the first failure */
     uint64_t logged_allocated, logged_reserved; /* highest that a log's lines say before */
 } stw_failures;
 

@@ -119,11 +119,21 @@ static int key_of(const char *head) {
     static const struct {
         const char *begin;
         int key;
-    } heads[] = {{"index", DEVICE},       {"gpu_uuid", -1},         {"memory.used", USED},
-                 {"memory.total", CAPACITY}, {"memory.free", FREE}, {"pid", PID},
-                 {"process_name", NAME},  {"used_gpu_memory", USED}, {"used_memory", USED},
-                 {"FBUSD", USED},         {"FBTTL", CAPACITY},      {"FBFRE", FREE},
-                 {"Entity", DEVICE},      {"gpu", DEVICE},          {"fb", USED}};
+    } heads[] = {{"index", DEVICE},
+                 {"gpu_uuid", -1},
+                 {"memory.used", USED},
+                 {"memory.total", CAPACITY},
+                 {"memory.free", FREE},
+                 {"pid", PID},
+                 {"process_name", NAME},
+                 {"used_gpu_memory", USED},
+                 {"used_memory", USED},
+                 {"FBUSD", USED},
+                 {"FBTTL", CAPACITY},
+                 {"FBFRE", FREE},
+                 {"Entity", DEVICE},
+                 {"gpu", DEVICE},
+                 {"fb", USED}};
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         const size_t n = strlen(heads[i].begin);
         if (strncmp(head, heads[i].begin, n) == 0 && (head[n] == '\0' || head[n] == ' '))
@@ -162,7 +172,8 @@ static bool take_cells(const stw_gpu_tables *state, const char *line, char cells
     const char separator = state->kind == DMON ? ' ' : ',';
     const char *at = line;
     *n = 0;
-    if (state->kind == DMON && strncmp(line + strspn(line, " "), "GPU ", 4) == 0) at = strchr(line, 'U') + 1;
+    if (state->kind == DMON && strncmp(line + strspn(line, " "), "GPU ", 4) == 0)
+        at = strchr(line, 'U') + 1;
     while (*n < MOST_COLUMNS) {
         at = next_cell(at, separator, cells[*n], 96);
         if (at == NULL) break;
@@ -186,7 +197,8 @@ static stw_status take_row(stw_gpu_tables *state, const char *line, stw_failures
     int n = 0;
     if (!take_cells(state, line, cells, &n)) return STW_STATUS_OK;
     uint64_t device = figure(state, cells, n, DEVICE), used = figure(state, cells, n, USED);
-    const uint64_t capacity = figure(state, cells, n, CAPACITY), empty = figure(state, cells, n, FREE);
+    const uint64_t capacity = figure(state, cells, n, CAPACITY),
+                   empty = figure(state, cells, n, FREE);
     if (device == STW_NOT_SAID) device = 0;
     if (state->kind == APPS) {
         const stw_gpu_process process = {
@@ -197,7 +209,8 @@ static stw_status take_row(stw_gpu_tables *state, const char *line, stw_failures
         if (process.pid == STW_NOT_SAID || process.name == NULL) return STW_STATUS_OK;
         return add_process(to, &process, err);
     }
-    if (used == STW_NOT_SAID && capacity != STW_NOT_SAID && empty <= capacity) used = capacity - empty;
+    if (used == STW_NOT_SAID && capacity != STW_NOT_SAID && empty <= capacity)
+        used = capacity - empty;
     if (used == STW_NOT_SAID || device >= MOST_GPUS) return STW_STATUS_OK;
     return add_gpu(to, state->kind == DMON ? "dmon" : "nvidia-smi", device, used, capacity, err);
 }

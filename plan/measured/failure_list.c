@@ -45,22 +45,42 @@ static stw_failure *like(stw_failures *to, const stw_failure *failure) {
     return NULL;
 }
 
+/* What one message says and another of the same failure does not. */
+static void complete(stw_failure *to, const stw_failure *from) {
+    const struct {
+        uint64_t *to;
+        uint64_t from;
+    } figures[] = {{&to->asked, from->asked},
+                   {&to->capacity, from->capacity},
+                   {&to->free, from->free},
+                   {&to->allocated, from->allocated},
+                   {&to->unused, from->unused},
+                   {&to->used, from->used},
+                   {&to->limit, from->limit},
+                   {&to->pid, from->pid},
+                   {&to->used_by_process, from->used_by_process}};
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
+        if (*figures[i].to == STW_NOT_SAID) *figures[i].to = figures[i].from;
+}
+
 stw_status stw_failures_add(stw_failures *to, const stw_failure *failure, stw_error *err) {
     stw_failure *same = like(to, failure);
     if (same != NULL && (same->n_frames > 0 || failure->n_frames == 0)) {
+        const bool bare = same->asked == STW_NOT_SAID && same->used == STW_NOT_SAID;
+        if (bare) complete(same, failure);
         same->alike++;
         return STW_STATUS_OK;
     }
     if (same != NULL) { /* this one has a stack */
-        const size_t alike = same->alike + 1;
-        *same = *failure;
-        same->alike = alike;
+        stw_failure with = *failure;
+        with.alike = same->alike + 1;
+        if (with.asked == STW_NOT_SAID) complete(&with, same);
+        *same = with;
         return STW_STATUS_OK;
     }
-    stw_failure *items =
-        to->n < MOST_FAILURES
-            ? stw_pool_grow(to->pool, to->items, to->n, to->n + 1, &to->room, sizeof *items)
-            : NULL;
+    stw_failure *items = to->n < MOST_FAILURES ? stw_pool_grow(to->pool, to->items, to->n,
+                                                               to->n + 1, &to->room, sizeof *items)
+                                               : NULL;
     if (items == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, to->file, "out of memory for failures");
     to->items = items;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages that say that memory ended. Sources: c10/cuda/CUDACachingAllocator.cpp of torch 1.0 to
- * 2.11 (malloc), aten/src/ATen/cuda/Exceptions.h, c10/core/impl/alloc_cpu.cpp; vllm/v1/core/kv_cache_utils.py
- * and vllm/v1/worker/gpu_worker.py (request_memory) of vLLM; sglang/srt/model_executor/model_runner.py; src/ray/raylet/
- * node_manager.cc (CreateOomKillMessageDetails) of Ray; mm/oom_kill.c and mm/memcontrol.c of Linux;
- * src/slurmd/slurmstepd of SLURM; src/include/alloc.h of NCCL; torch/utils/data/_utils/signal_handling. */
+ * 2.11 (malloc), aten/src/ATen/cuda/Exceptions.h, c10/core/impl/alloc_cpu.cpp;
+ * vllm/v1/core/kv_cache_utils.py and vllm/v1/worker/gpu_worker.py (request_memory) of vLLM;
+ * sglang/srt/model_executor/model_runner.py; src/ray/raylet/ node_manager.cc
+ * (CreateOomKillMessageDetails) of Ray; mm/oom_kill.c and mm/memcontrol.c of Linux;
+ * src/slurmd/slurmstepd of SLURM; src/include/alloc.h of NCCL;
+ * torch/utils/data/_utils/signal_handling. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -47,16 +49,10 @@ const char *stw_failure_bytes(const char *at, uint64_t *out) {
     static const struct {
         const char *name;
         double bytes;
-    } units[] = {{"KiB", 1024.0},
-                 {"MiB", 1048576.0},
-                 {"GiB", 1073741824.0},
-                 {"TiB", 1099511627776.0},
-                 {"kB", 1024.0}, /* of the kernel */
-                 {"KB", 1024.0},
-                 {"MB", 1048576.0},
-                 {"GB", 1073741824.0},
-                 {"bytes", 1.0},
-                 {"B", 1.0}};
+    } units[] = {{"KiB", 1024.0},          {"MiB", 1048576.0}, {"GiB", 1073741824.0},
+                 {"TiB", 1099511627776.0}, {"kB", 1024.0}, /* of the kernel */
+                 {"KB", 1024.0},           {"MB", 1048576.0},  {"GB", 1073741824.0},
+                 {"bytes", 1.0},           {"B", 1.0}};
     double value;
     at = number(at, &value);
     if (at == NULL) return NULL;
@@ -82,8 +78,8 @@ static void bytes_before(const char *line, const char *phrase, uint64_t *out) {
 
 /* A message, not the line of source that raises it. */
 static const char *said(const char *line, const char *phrase) {
-    const char *at = strstr(line, phrase);
-    if (at == NULL || strstr(line, "raise ") != NULL) return NULL;
+    const char *at = strstr(line, phrase), *raise = strstr(line, "raise ");
+    if (at == NULL || (raise != NULL && raise < at && isupper((unsigned char)raise[6]))) return NULL;
     if (at - line >= 2 && (memcmp(at - 2, "(\"", 2) == 0 || memcmp(at - 2, "(f\"", 2) == 0))
         return NULL;
     return at;
@@ -143,9 +139,10 @@ static void read_old(const char *at, stw_failure *out) {
 
 static bool is_torch(const char *line, stw_failure *out) {
     const char *at = said(line, "out of memory. Tried to allocate ");
-    if (at == NULL) return false;
+    if (at == NULL && said(line, "CUDA out of memory") == NULL) return false;
     out->kind = STW_FAILURE_ALLOCATOR;
     out->who = "torch";
+    if (at == NULL) return true; /* what logs keep of it */
     (void)stw_failure_bytes(after(at, "Tried to allocate "), &out->asked);
     if (strstr(at, "total capacity;") != NULL)
         read_old(at, out);

@@ -10,7 +10,7 @@ stw_failure stw_failure_nothing(void);
 
 /* A line of a text, without what launchers and loggers put before it, and without colours. */
 typedef struct stw_failure_line {
-    const char *text;   /* NUL-terminated */
+    const char *text; /* NUL-terminated */
     size_t number, offset;
 } stw_failure_line;
 
@@ -31,9 +31,9 @@ size_t stw_line_tag(const char *line, const char **tag);
 
 /** Lines of nvidia-smi, its queries as CSV, and dcgmi dmon. (failure_gpus.c) */
 typedef struct stw_gpu_tables {
-    int kind;          /* of the table that the lines are of */
-    int columns[8];    /* which column has what; -1: none */
-    uint64_t device;   /* of the row before */
+    int kind;        /* of the table that the lines are of */
+    int columns[8];  /* which column has what; -1: none */
+    uint64_t device; /* of the row before */
     double unit;
 } stw_gpu_tables;
 STW_MUST_USE stw_status stw_gpu_tables_line(stw_gpu_tables *state, const char *line,

@@ -79,7 +79,7 @@ static uint64_t rounded(uint64_t bytes) {
 
 static bool table_make(table *t, stw_pool *pool, size_t n) {
     t->slots = 64;
-    while (t->slots < 2 * n && t->slots < (size_t)1 << 40) t->slots *= 2;
+    while (t->slots / 2 < n && t->slots < (size_t)1 << 40) t->slots *= 2;
     t->keys = stw_pool_array(pool, t->slots, sizeof *t->keys);
     t->values = stw_pool_array(pool, t->slots, sizeof *t->values);
     return t->keys != NULL && t->values != NULL;
@@ -195,8 +195,10 @@ static bool find_ranges(reader *r) {
     for (size_t i = r->trace->n_items; i-- > r->failed + 1;) {
         const stw_pickle_value *event = r->trace->items[i];
         piece p;
-        const bool made = is(event, "action", "segment_alloc") || is(event, "action", "segment_map");
-        const bool gone = is(event, "action", "segment_free") || is(event, "action", "segment_unmap");
+        const bool made =
+            is(event, "action", "segment_alloc") || is(event, "action", "segment_map");
+        const bool gone =
+            is(event, "action", "segment_free") || is(event, "action", "segment_unmap");
         if ((!made && !gone) || !event_piece(event, &p)) continue;
         if (made)
             take_range(&r->ranges, &p);
@@ -230,7 +232,8 @@ static void measure(reader *r, stw_failure *f) {
         }
         if (end > from) largest = stw_max_u64(largest, end - from);
     }
-    for (size_t i = 0; i < r->alive.n; i++) allocated = stw_plus(allocated, r->alive.items[i].bytes);
+    for (size_t i = 0; i < r->alive.n; i++)
+        allocated = stw_plus(allocated, r->alive.items[i].bytes);
     f->allocated = allocated;
     f->unused = reserved > allocated ? reserved - allocated : 0;
     f->largest_unused = stw_min_u64(largest, f->unused);
@@ -238,8 +241,8 @@ static void measure(reader *r, stw_failure *f) {
 
 /* ---- stacks ---- */
 
-/* Was it made by the engine that runs backward, on a thread without Python? Of a history with C++ its
- * frames say so; else there are none, though other events have some. */
+/* Was it made by the engine that runs backward, on a thread without Python? Of a history with C++
+ * its frames say so; else there are none, though other events have some. */
 static bool is_autograd(const reader *r, const stw_pickle_value *frames) {
     if (frames == NULL) return false;
     for (size_t i = 0; i < frames->n_items; i++) {

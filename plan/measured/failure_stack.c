@@ -30,7 +30,8 @@ static const char *short_path(const char *path, size_t n, stw_pool *pool) {
 
 static const char *name_at(const char *at, stw_pool *pool) {
     size_t n = 0;
-    while (at[n] != '\0' && n < MOST_NAME && (isalnum((unsigned char)at[n]) || strchr("_<>.", at[n])))
+    while (at[n] != '\0' && n < MOST_NAME &&
+           (isalnum((unsigned char)at[n]) || strchr("_<>.", at[n])))
         n++;
     return stw_pool_printf(pool, "%.*s", (int)n, at);
 }

@@ -71,8 +71,7 @@ static void find_available(stw_explanation *e, uint64_t others) {
         e->available = stw_plus(stw_plus(f->allocated, f->unused), stw_plus(f->free, beside));
     if (said(f->capacity))
         e->available = f->capacity - stw_min_u64(said(others) ? others : 0, f->capacity);
-    if (said(f->allowed))
-        e->available = stw_min_u64(e->available, stw_plus(f->allowed, beside));
+    if (said(f->allowed)) e->available = stw_min_u64(e->available, stw_plus(f->allowed, beside));
 }
 
 /* What the run needed at this moment beyond the plan's peak of the phase. */
@@ -110,15 +109,16 @@ static void judge_torn(stw_explanation *e) {
     char text[400], largest[80] = "";
     e->cause = STW_CAUSE_FRAGMENTS;
     if (said(f->largest_unused))
-        snprintf(largest, sizeof largest, ", the largest piece %s",
-                 size(f->largest_unused).text);
-    snprintf(text, sizeof text,
-             "Fragmentation: torch had reserved %s that no tensor used%s, and found no room for %s.",
-             size(f->unused).text, largest, size(f->asked).text);
+        snprintf(largest, sizeof largest, ", the largest piece %s", size(f->largest_unused).text);
+    snprintf(
+        text, sizeof text,
+        "Fragmentation: torch had reserved %s that no tensor used%s, and found no room for %s.",
+        size(f->unused).text, largest, size(f->asked).text);
     e->cause_text = keep(e, text);
     if (e->plan == NULL)
-        stw_explain_advise(e, "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
-                              "(PYTORCH_ALLOC_CONF from torch 2.9 on): segments then grow, and leave no gaps");
+        stw_explain_advise(
+            e, "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+               "(PYTORCH_ALLOC_CONF from torch 2.9 on): segments then grow, and leave no gaps");
 }
 
 static void judge_others(stw_explanation *e, uint64_t others) {
@@ -131,27 +131,33 @@ static void judge_others(stw_explanation *e, uint64_t others) {
              size(stw_plus(others, said(f->free) ? f->free : 0)).text);
     e->cause_text = keep(e, text);
     if (said(f->device))
-        stw_explain_advise(e, "end the other processes on GPU %llu (nvidia-smi lists them), or take "
-                              "another GPU", (unsigned long long)f->device);
+        stw_explain_advise(e,
+                           "end the other processes on GPU %llu (nvidia-smi lists them), or take "
+                           "another GPU",
+                           (unsigned long long)f->device);
     else
-        stw_explain_advise(e, "end the other processes on this GPU (nvidia-smi lists them), or take another GPU");
+        stw_explain_advise(
+            e, "end the other processes on this GPU (nvidia-smi lists them), or take another GPU");
 }
 
 static void judge_too_much(stw_explanation *e) {
     const stw_failure *f = e->failure;
     char text[400], what[96] = "the job";
     e->cause = STW_CAUSE_TOO_MUCH;
-    if (e->plan != NULL && e->beyond == 0 && e->planned_bytes > e->available && said(e->available)) {
-        snprintf(text, sizeof text, "Too much for this GPU: the plan needs %s in %s, and %s could be had.",
+    if (e->plan != NULL && e->beyond == 0 && e->planned_bytes > e->available &&
+        said(e->available)) {
+        snprintf(text, sizeof text,
+                 "Too much for this GPU: the plan needs %s in %s, and %s could be had.",
                  size(e->planned_bytes).text, stw_phase_name(e->planned_phase),
                  size(e->available).text);
     } else if (said(f->allocated) && said(f->asked)) {
         snprintf(text, sizeof text, "Too much: %s has %s in use and asks for %s more%s%s.", what,
-                 size(f->allocated).text, size(f->asked).text, said(e->available) ? "; it may have " : "",
+                 size(f->allocated).text, size(f->asked).text,
+                 said(e->available) ? "; it may have " : "",
                  said(e->available) ? size(e->available).text : "");
     } else {
-        snprintf(text, sizeof text, "Too much: a request%s%s failed.", said(f->asked) ? " for " : "",
-                 said(f->asked) ? size(f->asked).text : "");
+        snprintf(text, sizeof text, "Too much: a request%s%s failed.",
+                 said(f->asked) ? " for " : "", said(f->asked) ? size(f->asked).text : "");
     }
     e->cause_text = keep(e, text);
 }
@@ -162,11 +168,12 @@ static void judge_gpu(stw_explanation *e) {
     char text[400];
     find_available(e, others);
     find_beyond(e);
-    const bool many = said(others) && said(f->capacity) &&
-                      (double)others > WORTH_TELLING * (double)f->capacity;
+    const bool many =
+        said(others) && said(f->capacity) && (double)others > WORTH_TELLING * (double)f->capacity;
     if (many && is_rest(f))
-        stw_explain_unknown(e, "who holds %s of the GPU: not torch's allocator here; the text does "
-                               "not say whether another process does (nvidia-smi does)",
+        stw_explain_unknown(e,
+                            "who holds %s of the GPU: not torch's allocator here; the text does "
+                            "not say whether another process does (nvidia-smi does)",
                             size(others).text);
     if (is_torn(f)) {
         judge_torn(e);
@@ -199,12 +206,14 @@ static void judge_start(stw_explanation *e) {
     snprintf(text, sizeof text,
              "%s wants %s of the GPU (gpu_memory_utilization %.2f), and %s of %s was free when it "
              "started.",
-             f->who, said(f->asked) ? size(f->asked).text : "its share", isnan(f->share) ? 0 : f->share,
-             said(f->free) ? size(f->free).text : "less", said(f->capacity) ? size(f->capacity).text : "it");
+             f->who, said(f->asked) ? size(f->asked).text : "its share",
+             isnan(f->share) ? 0 : f->share, said(f->free) ? size(f->free).text : "less",
+             said(f->capacity) ? size(f->capacity).text : "it");
     e->cause_text = keep(e, text);
     if (said(f->free) && said(f->capacity) && f->capacity > 0)
-        stw_explain_advise(e, "set gpu_memory_utilization to at most %.2f, or free the GPU first "
-                              "(another process, or this one's trainer, holds %s)",
+        stw_explain_advise(e,
+                           "set gpu_memory_utilization to at most %.2f, or free the GPU first "
+                           "(another process, or this one's trainer, holds %s)",
                            floor(100.0 * (double)f->free / (double)f->capacity) / 100,
                            size(f->capacity - stw_min_u64(f->free, f->capacity)).text);
 }
@@ -216,18 +225,25 @@ static void judge_cache(stw_explanation *e) {
     e->cause = STW_CAUSE_CACHE;
     if (f->kind == STW_FAILURE_CACHE_NONE) {
         snprintf(text, sizeof text,
-                 "No room for a KV cache: weights and the largest batch take the whole share that %s may use.", f->who);
-        stw_explain_advise(e, "raise %s, cut the weights over more GPUs (tensor parallel), or let fewer tokens into a batch (%s)",
+                 "No room for a KV cache: weights and the largest batch take the whole share that "
+                 "%s may use.",
+                 f->who);
+        stw_explain_advise(e,
+                           "raise %s, cut the weights over more GPUs (tensor parallel), or let "
+                           "fewer tokens into a batch (%s)",
                            sglang ? "mem_fraction_static" : "gpu_memory_utilization",
                            sglang ? "chunked_prefill_size" : "max_num_batched_tokens");
     } else {
         if (said(f->asked) && said(f->free))
             snprintf(more, sizeof more, " (%s of %s)", size(f->free).text, size(f->asked).text);
-        snprintf(text, sizeof text, "The KV cache is too short: it has room for %llu tokens%s, and one sequence may have %llu.",
+        snprintf(text, sizeof text,
+                 "The KV cache is too short: it has room for %llu tokens%s, and one sequence may "
+                 "have %llu.",
                  said(f->cache_tokens) ? (unsigned long long)f->cache_tokens : 0, more,
                  said(f->wanted_tokens) ? (unsigned long long)f->wanted_tokens : 0);
         if (said(f->cache_tokens))
-            stw_explain_advise(e, "set max_model_len to at most %llu, or raise gpu_memory_utilization",
+            stw_explain_advise(e,
+                               "set max_model_len to at most %llu, or raise gpu_memory_utilization",
                                (unsigned long long)f->cache_tokens);
     }
     e->cause_text = keep(e, text);
@@ -248,7 +264,8 @@ static void judge_host(stw_explanation *e) {
              strcmp(f->who, "cgroup") == 0 ? "the kernel, for the limit of a cgroup," : f->who,
              f->process[0] != '\0' ? "the process " : "a process", f->process, used);
     if (strcmp(f->who, "torchrun") == 0) {
-        snprintf(text, sizeof text, "A process got SIGKILL, which is how a kernel ends one for host memory.");
+        snprintf(text, sizeof text,
+                 "A process got SIGKILL, which is how a kernel ends one for host memory.");
         stw_explain_unknown(e, "who sent it: `dmesg -T | grep -i kill` on that node says");
     }
     if (f->kind == STW_FAILURE_HOST_ALLOC)
@@ -257,19 +274,23 @@ static void judge_host(stw_explanation *e) {
     if (f->kind == STW_FAILURE_PAGE_LOCK) {
         snprintf(text, sizeof text, "Page-locked host memory: %s could not lock%s%s.", f->who,
                  said(f->asked) ? " " : "", said(f->asked) ? size(f->asked).text : "");
-        stw_explain_advise(e, "raise RLIMIT_MEMLOCK (`ulimit -l unlimited`, docker --ulimit memlock=-1), or offload less");
+        stw_explain_advise(e, "raise RLIMIT_MEMLOCK (`ulimit -l unlimited`, docker --ulimit "
+                              "memlock=-1), or offload less");
     }
     e->cause_text = keep(e, text);
     if (!said(f->limit) && f->kind == STW_FAILURE_HOST_KILL)
-        stw_explain_unknown(e, "the limit: this text does not say it (memory.max of the cgroup does)");
+        stw_explain_unknown(e,
+                            "the limit: this text does not say it (memory.max of the cgroup does)");
     if (e->plan != NULL && said(e->planned_bytes) && said(f->used) && f->used > e->planned_bytes)
         e->beyond = f->used - e->planned_bytes;
 }
 
 static void judge_shared(stw_explanation *e) {
     e->cause = STW_CAUSE_SHARED;
-    e->cause_text = "Shared memory: /dev/shm is full, and a write to it ended the process (bus error).";
-    stw_explain_advise(e, "give the container more: docker run --shm-size=64g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm");
+    e->cause_text =
+        "Shared memory: /dev/shm is full, and a write to it ended the process (bus error).";
+    stw_explain_advise(e, "give the container more: docker run --shm-size=64g or --ipc=host; in "
+                          "Kubernetes an emptyDir with medium: Memory at /dev/shm");
     stw_explain_advise(e, "or fewer workers and batches ahead: num_workers, prefetch_factor");
 }
 

@@ -123,8 +123,8 @@ out:
     return status;
 }
 
-static stw_status solve(const anew *a, const char *const *set, size_t n, bool fixes,
-                        stw_plan **out, stw_error *err) {
+static stw_status solve(const anew *a, const char *const *set, size_t n, bool fixes, stw_plan **out,
+                        stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_run_spec run = {0};
     stw_cluster cluster = a->e->plan->cluster;
@@ -202,16 +202,12 @@ static void differ(const char *before, const char *now, bool noted, stw_text *ou
 }
 
 static const char *emitter_of(const anew *a) {
-    static const char *const own[] = {"fsdp2", "megatron", "deepspeed"};
     const stw_failure *f = a->e->failure;
     const char *engine = stw_run_spec_engine(&a->e->plan->run)->name;
     if (a->options->from != NULL) return a->options->from;
-    const stw_program_name p =
-        stw_program_of(f != NULL ? f->frames : NULL, f != NULL ? f->n_frames : 0, a->e->found->text);
-    if (p.from != NULL && stw_emit_is(p.from) && strcmp(p.from, "llamafactory") != 0) return p.from;
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
-        if (strcmp(engine, own[i]) == 0) return own[i];
-    return NULL;
+    const stw_program_name p = stw_program_of(f != NULL ? f->frames : NULL,
+                                              f != NULL ? f->n_frames : 0, a->e->found->text);
+    return stw_program_writer(&p, engine);
 }
 
 /* Settings that cannot be said are left out: the keys say the change. */
@@ -220,8 +216,8 @@ static const char *settings_between(anew *a, const stw_plan *before, const stw_p
     const stw_emit_options options = {.from = a->options->from,
                                       .import = a->options->import,
                                       .data_folder = a->options->data_folder};
-    stw_text one = STW_TEXT_INIT, other = STW_TEXT_INIT, notes = STW_TEXT_INIT, told = STW_TEXT_INIT,
-             lines = STW_TEXT_INIT;
+    stw_text one = STW_TEXT_INIT, other = STW_TEXT_INIT, notes = STW_TEXT_INIT,
+             told = STW_TEXT_INIT, lines = STW_TEXT_INIT;
     if (what == NULL) return NULL;
     if (stw_emit_plan(what, now, &options, &other, &told, NULL) == STW_STATUS_OK) {
         if (options.import != NULL && told.data != NULL)
@@ -242,7 +238,8 @@ static const char *settings_between(anew *a, const stw_plan *before, const stw_p
 
 /* ---- changes ---- */
 
-static bool kept_change(anew *a, stw_explained_change *c, const stw_fix *fix, const stw_plan *plan) {
+static bool kept_change(anew *a, stw_explained_change *c, const stw_fix *fix,
+                        const stw_plan *plan) {
     c->n = 0;
     for (uint32_t i = 0; i < fix->n_changes; i++) {
         const char *value = fix->changes[i].value;
@@ -262,7 +259,8 @@ static void measure(stw_explained_change *c, const stw_plan *plan) {
     for (int p = 0; p < STW_N_PHASES; p++) {
         for (uint32_t k = 0; k < plan->job->n_kinds; k++)
             if (plan->peaks[k].has[p])
-                c->gpu_bytes = stw_max_u64(c->gpu_bytes, plan->peaks[k].phase[p][STW_TIER_GPU].total);
+                c->gpu_bytes =
+                    stw_max_u64(c->gpu_bytes, plan->peaks[k].phase[p][STW_TIER_GPU].total);
         for (uint32_t k = 0; k < plan->job->n_node_kinds; k++)
             if (plan->node_peaks[k].has[p])
                 c->host_bytes =
@@ -333,9 +331,8 @@ static bool other_decisions(const anew *a, const stw_plan *plan, stw_fix *out) {
 }
 
 static stw_status add_segments(anew *a, const stw_plan *before) {
-    const stw_fix fix = {.n_changes = 1,
-                         .changes = {{segments, "true"}},
-                         .why = "segments grow, and leave no gaps"};
+    const stw_fix fix = {
+        .n_changes = 1, .changes = {{segments, "true"}}, .why = "segments grow, and leave no gaps"};
     if (a->e->plan->run.allocator.expandable_segments == true) {
         stw_explain_unknown(a->e, "why segments had gaps: the plan has expandable segments");
         return STW_STATUS_OK;
@@ -358,8 +355,9 @@ static void say_fits(const anew *a, const stw_plan *plan) {
     char within[32];
     stw_bytes_format(a->e->planned_within, within, sizeof within);
     if (a->e->cause == STW_CAUSE_FRAGMENTS || a->e->cause == STW_CAUSE_OTHERS) return;
-    stw_explain_unknown(a->e, "why it failed: the plan fits within %s%s; `stowage validate` shows "
-                              "what the run does otherwise",
+    stw_explain_unknown(a->e,
+                        "why it failed: the plan fits within %s%s; `stowage validate` shows "
+                        "what the run does otherwise",
                         within, plan->verdict == STW_VERDICT_AT_RISK ? ", at risk" : "");
 }
 
@@ -414,9 +412,11 @@ stw_status stw_explain_changes(stw_explanation *e, const stw_explain_options *op
     pin_decisions(&a);
     if (!pin_limit(&a)) {
         if (e->planned_within == 0)
-            stw_explain_unknown(e, "what would fit: the run needed more beyond the plan than there was; it is of another run");
+            stw_explain_unknown(e, "what would fit: the run needed more beyond the plan than there "
+                                   "was; it is of another run");
         else
-            stw_explain_unknown(e, "what would fit: the text does not say what there was, and the plan fits in what it was made for");
+            stw_explain_unknown(e, "what would fit: the text does not say what there was, and the "
+                                   "plan fits in what it was made for");
         e->planned_within = STW_NOT_SAID;
         return STW_STATUS_OK;
     }

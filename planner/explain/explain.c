@@ -9,6 +9,8 @@
 /* Some messages only repeat, or follow from, what another one says. */
 static bool is_weak(const stw_failure *f) {
     static const char *const weak[] = {"torchrun", "Python", "C++", "SLURM", "DataLoader"};
+    if (f->kind == STW_FAILURE_ALLOCATOR && f->asked == STW_NOT_SAID && f->n_frames == 0)
+        return true;
     for (size_t i = 0; i < sizeof weak / sizeof weak[0]; i++)
         if (strcmp(f->who, weak[i]) == 0 && f->kind != STW_FAILURE_SHARED_MEMORY) return true;
     return strcmp(f->who, "kernel") == 0 && f->kind == STW_FAILURE_HOST_ALLOC;
@@ -30,9 +32,9 @@ static void name_command(stw_explanation *e, const stw_program_name *p) {
     const char *model = p->model_too ? "--model MODEL " : "";
     if (e->plan != NULL) return;
     if (p->from != NULL)
-        e->plan_command = stw_pool_printf(
-            e->pool, "stowage plan %s--from %s:%s --cluster CLUSTER -o plan.json", model, p->from,
-            p->model_too ? "CONFIG" : "SCRIPT");
+        e->plan_command =
+            stw_pool_printf(e->pool, "stowage plan %s--from %s:%s --cluster CLUSTER -o plan.json",
+                            model, p->from, p->model_too ? "CONFIG" : "SCRIPT");
     else
         e->plan_command = stw_pool_printf(
             e->pool, "stowage plan %s--set engine=%s --cluster CLUSTER -o plan.json", model,
@@ -48,12 +50,22 @@ stw_status stw_explain(const stw_failures *found, const stw_plan *plan,
         return stw_planner_no_memory(err);
     }
     const uint64_t none = STW_NOT_SAID;
-    *e = (stw_explanation){.pool = pool, .found = found, .failure = first_of(found), .plan = plan,
-                           .phase = STW_N_PHASES, .component = STW_N_COMPONENTS,
-                           .iterations = none, .of_iterations = none, .cause_text = "",
-                           .planned_phase = STW_N_PHASES, .planned_bytes = none,
-                           .planned_allocated = none, .planned_reserved = none,
-                           .planned_limit = none, .planned_component = none, .available = none,
+    *e = (stw_explanation){.pool = pool,
+                           .found = found,
+                           .failure = first_of(found),
+                           .plan = plan,
+                           .phase = STW_N_PHASES,
+                           .component = STW_N_COMPONENTS,
+                           .iterations = none,
+                           .of_iterations = none,
+                           .cause_text = "",
+                           .planned_phase = STW_N_PHASES,
+                           .planned_bytes = none,
+                           .planned_allocated = none,
+                           .planned_reserved = none,
+                           .planned_limit = none,
+                           .planned_component = none,
+                           .available = none,
                            .planned_within = none};
     const stw_failure *f = e->failure;
     const stw_program_name program =

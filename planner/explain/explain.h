@@ -9,8 +9,8 @@
 #include "planner/simulate.h"
 
 typedef struct stw_explain_options {
-    double time_limit_s; /* of all planning; 0: STW_PLANNER_TIME_LIMIT_S */
-    const char *from;    /* FRAMEWORK:FILE that the plan was made from, or NULL */
+    double time_limit_s;      /* of all planning; 0: STW_PLANNER_TIME_LIMIT_S */
+    const char *from;         /* FRAMEWORK:FILE that the plan was made from, or NULL */
     const stw_import *import; /* that was read from it, or NULL */
     const char *data_folder;
     stw_planner_simulate simulate;

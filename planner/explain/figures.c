@@ -59,7 +59,8 @@ static void add_part(stw_explanation *e, stw_component component, uint64_t plann
             e->parts[i].planned = planned;
             return;
         }
-    if (planned > 0) e->parts[e->n_parts++] = (stw_explained_part){component, STW_NOT_SAID, planned};
+    if (planned > 0)
+        e->parts[e->n_parts++] = (stw_explained_part){component, STW_NOT_SAID, planned};
 }
 
 /* Largest first, by what was held or else planned. */
@@ -111,17 +112,19 @@ static void take_sizes(stw_explanation *e) {
     if (!passes || !open) return;
     if (is_logits(e, &width)) {
         e->component = STW_COMPONENT_LOGITS;
-        e->component_from = stw_pool_printf(
-            e->pool, "the request is %llu tokens x %llu words x %u bytes",
-            (unsigned long long)e->plan->job->tokens, (unsigned long long)e->plan->model->vocab,
-            width);
+        e->component_from =
+            stw_pool_printf(e->pool, "the request is %llu tokens x %llu words x %u bytes",
+                            (unsigned long long)e->plan->job->tokens,
+                            (unsigned long long)e->plan->model->vocab, width);
         return;
     }
     const stw_tensor *t = e->component == STW_N_COMPONENTS ? tensor_like(e, &width) : NULL;
     if (t == NULL) return;
     e->component = STW_COMPONENT_GRADS;
-    e->component_from = stw_pool_printf(e->pool, "the request is as large as the gradient of %s, %u "
-                                                 "bytes an element", t->name, width);
+    e->component_from = stw_pool_printf(e->pool,
+                                        "the request is as large as the gradient of %s, %u "
+                                        "bytes an element",
+                                        t->name, width);
 }
 
 void stw_explain_figures(stw_explanation *e) {
@@ -131,9 +134,8 @@ void stw_explain_figures(stw_explanation *e) {
     const int phase = phase_in_plan(e);
     if (phase == STW_N_PHASES) return;
     const uint32_t kind = worst_of(plan, e->on_host, phase, &e->planned_bytes);
-    const stw_peak *peak =
-        &(e->on_host ? plan->node_peaks : plan->peaks)[kind]
-             .phase[phase][e->on_host ? STW_TIER_HOST : STW_TIER_GPU];
+    const stw_peak *peak = &(e->on_host ? plan->node_peaks : plan->peaks)[kind]
+                                .phase[phase][e->on_host ? STW_TIER_HOST : STW_TIER_GPU];
     e->planned_phase = (stw_phase)phase;
     e->planned_limit = e->on_host ? stw_plan_host_capacity(plan) : stw_plan_gpu_capacity(plan);
     if (!e->on_host) {

@@ -104,8 +104,7 @@ static stw_component component_of(const stw_held *h) {
     /* what a reduction has made and is still alive are the sharded gradients */
     if (c.component == STW_COMPONENT_REDUCE) return STW_COMPONENT_GRADS;
     if (c.component != STW_N_COMPONENTS && c.component != STW_COMPONENT_STAGE) return c.component;
-    if (p.phase == STW_PHASE_FORWARD_BACKWARD && p.part != NULL &&
-        strcmp(p.part, "backward") == 0)
+    if (p.phase == STW_PHASE_FORWARD_BACKWARD && p.part != NULL && strcmp(p.part, "backward") == 0)
         return STW_COMPONENT_GRADS;
     return usual_component((int)p.phase, p.part);
 }
@@ -163,7 +162,8 @@ void stw_explain_stacks(stw_explanation *e) {
         e->component = (int)c.component;
     }
     take_progress(e, &first_step);
-    if (e->phase == STW_PHASE_OPTIMIZER_STEP && first_step) e->phase = STW_PHASE_FIRST_OPTIMIZER_STEP;
+    if (e->phase == STW_PHASE_OPTIMIZER_STEP && first_step)
+        e->phase = STW_PHASE_FIRST_OPTIMIZER_STEP;
     if (f == NULL) return;
     take_kind(e);
     if (e->component == STW_N_COMPONENTS && f->n_frames > 0 &&
@@ -175,4 +175,3 @@ void stw_explain_stacks(stw_explanation *e) {
     if (e->phase == STW_PHASE_OPTIMIZER_STEP && e->iterations == STW_NOT_SAID)
         stw_explain_unknown(e, "whether it was the first step: no line counts iterations");
 }
-

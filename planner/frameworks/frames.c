@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* memmem */
 /* Functions by name: torch 1.13 to 2.11, transformers 4 and 5, accelerate, FSDP of both kinds,
- * DeepSpeed 0.9 to 0.18, Megatron-LM core 0.6 to 0.15, verl 0.2 to 0.9, AReaL 0.3 to 1.0, ms-swift 2 to 4, vLLM 0.2 to 0.15,
- * SGLang 0.1 to 0.5. docs/explain.md lists stacks that they were read from. */
+ * DeepSpeed 0.9 to 0.18, Megatron-LM core 0.6 to 0.15, verl 0.2 to 0.9, AReaL 0.3 to 1.0, ms-swift
+ * 2 to 4, vLLM 0.2 to 0.15, SGLang 0.1 to 0.5. docs/explain.md lists stacks that they were read
+ * from. */
 #include "planner/frameworks/frames.h"
 
 #include <ctype.h>
@@ -21,10 +22,14 @@ typedef struct phase_rule {
     const char *part;
 } phase_rule;
 
-#define FILE_OF(file) {file, NULL, NULL}
-#define CALL(function) {NULL, function, NULL}
-#define IN(file, function) {file, function, NULL}
-#define CODE(code) {NULL, NULL, code}
+#define FILE_OF(file)                                                                              \
+    { file, NULL, NULL }
+#define CALL(function)                                                                             \
+    { NULL, function, NULL }
+#define IN(file, function)                                                                         \
+    { file, function, NULL }
+#define CODE(code)                                                                                 \
+    { NULL, NULL, code }
 
 static const char starts[] = "start of the inference engine";
 
@@ -152,8 +157,8 @@ typedef struct component_rule {
 
 /* Of one frame the first rule counts; inner frames come first. */
 static const component_rule components[] = {
-    {{NULL, NULL, "exp_avg_sq"}, STW_COMPONENT_EXP_AVG_SQ},
-    {{NULL, NULL, "max_exp_avg"}, STW_COMPONENT_EXP_AVG_SQ},
+    {{NULL, NULL, "'exp_avg_sq'"}, STW_COMPONENT_EXP_AVG_SQ},
+    {{NULL, NULL, "\"exp_avg_sq\""}, STW_COMPONENT_EXP_AVG_SQ},
     {{NULL, NULL, "\"exp_avg\""}, STW_COMPONENT_EXP_AVG},
     {{NULL, NULL, "'exp_avg'"}, STW_COMPONENT_EXP_AVG},
     {IN("torch/optim/", "_init_group"), STW_COMPONENT_EXP_AVG},
@@ -246,8 +251,8 @@ stw_stack_component stw_stack_component_of(const stw_frame *frames, size_t n) {
 
 /* ---- how far a log has come ---- */
 
-/* What counts iterations: "iteration        5/  120000 | elapsed", "global_step/max_steps': '600/22156'",
- * "step:12 - ". */
+/* What counts iterations: "iteration        5/  120000 | elapsed", "global_step/max_steps':
+ * '600/22156'", "step:12 - ". */
 static const struct {
     const char *words, *beside;
 } counters[] = {{" iteration ", "elapsed time per iteration"},
@@ -342,4 +347,14 @@ stw_program_name stw_program_of(const stw_frame *frames, size_t n, const char *t
             return programs[p].program;
     }
     return (stw_program_name){NULL, NULL, "fsdp2", true};
+}
+
+const char *stw_program_writer(const stw_program_name *program, const char *engine) {
+    static const char *const engines[] = {"fsdp2", "megatron", "deepspeed"};
+    static const char *const writers[] = {"verl", "areal", "ms-swift", "megatron", "deepspeed"};
+    for (size_t i = 0; i < sizeof writers / sizeof writers[0]; i++)
+        if (program->from != NULL && strcmp(program->from, writers[i]) == 0) return writers[i];
+    for (size_t i = 0; i < sizeof engines / sizeof engines[0]; i++)
+        if (strcmp(engine, engines[i]) == 0) return engines[i];
+    return NULL;
 }

@@ -41,5 +41,8 @@ typedef struct stw_program_name {
     bool model_too;     /* its settings do not say the model */
 } stw_program_name;
 stw_program_name stw_program_of(const stw_frame *frames, size_t n, const char *text);
+/** Whose settings say a change of a plan: the program's, if they can be written and it is not only
+ * a frame around others, else those of the engine; NULL: none. */
+const char *stw_program_writer(const stw_program_name *program, const char *engine);
 
 #endif
