@@ -191,8 +191,8 @@ static stw_status parse_text(stw_failures *to, const char *text, size_t length, 
     to->text = kept;
     STW_TRY(scan_text(&s, kept, length));
     STW_TRY(read_peaks(to, kept, length, err));
-    if (to->n == 0 && to->n_gpus == 0 && to->n_processes == 0 && to->logged_allocated == STW_NOT_SAID &&
-        to->logged_reserved == STW_NOT_SAID)
+    if (to->n == 0 && to->n_gpus == 0 && to->n_processes == 0 &&
+        to->logged_allocated == STW_NOT_SAID && to->logged_reserved == STW_NOT_SAID)
         status = stw_fail(err, STW_STATUS_BAD_INPUT, to->file,
                           "nothing in it says that memory ended; expected a memory snapshot of "
                           "torch, or a log with an out-of-memory error, a kernel's or launcher's "

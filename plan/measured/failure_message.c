@@ -79,7 +79,8 @@ static void bytes_before(const char *line, const char *phrase, uint64_t *out) {
 /* A message, not the line of source that raises it. */
 static const char *said(const char *line, const char *phrase) {
     const char *at = strstr(line, phrase), *raise = strstr(line, "raise ");
-    if (at == NULL || (raise != NULL && raise < at && isupper((unsigned char)raise[6]))) return NULL;
+    if (at == NULL || (raise != NULL && raise < at && isupper((unsigned char)raise[6])))
+        return NULL;
     if (at - line >= 2 && (memcmp(at - 2, "(\"", 2) == 0 || memcmp(at - 2, "(f\"", 2) == 0))
         return NULL;
     return at;

@@ -162,6 +162,26 @@ static void judge_too_much(stw_explanation *e) {
     e->cause_text = keep(e, text);
 }
 
+/* What torch asks the driver for: c10/cuda/CUDACachingAllocator.cpp, get_allocation_size. */
+static uint64_t segment_of(uint64_t asked) {
+    const uint64_t mib = 1ull << 20;
+    if (asked <= mib) return 2 * mib;
+    if (asked < 10 * mib) return 20 * mib;
+    return asked < INT64_MAX / 2 ? stw_round_up_u64(asked, 2 * mib) : asked;
+}
+
+static void judge_unclear(stw_explanation *e) {
+    const stw_failure *f = e->failure;
+    char text[300];
+    e->cause = STW_CAUSE_UNKNOWN;
+    snprintf(text, sizeof text, "Not clear: %s was asked for and %s was free on the GPU.",
+             size(f->asked).text, size(f->free).text);
+    e->cause_text = keep(e, text);
+    stw_explain_unknown(e,
+                        "why the driver refused: a limit that the text does not name (a container, "
+                        "MIG, Windows), or bytes that came free only afterwards");
+}
+
 static void judge_gpu(stw_explanation *e) {
     const stw_failure *f = e->failure;
     const uint64_t others = others_of(e), free = free_for(f);
@@ -188,6 +208,9 @@ static void judge_gpu(stw_explanation *e) {
                  "the GPU has %s free.",
                  size(f->allowed).text, size(f->free).text);
         e->cause_text = keep(e, text);
+    } else if (said(f->free) && said(f->asked) && f->free >= segment_of(f->asked) &&
+               !said(f->allowed)) {
+        judge_unclear(e);
     } else {
         judge_too_much(e);
     }

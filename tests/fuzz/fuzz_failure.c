@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a file in which memory ended: what is read is explained, and written in every format. */
+/* Any bytes as a file in which memory ended: what is read is explained, and written in every
+ * format. */
 #include "plan/measured/failure.h"
 #include "planner/explain/explain.h"
 #include "reports/reports.h"
