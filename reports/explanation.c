@@ -12,12 +12,19 @@
 #include "reports/reports.h"
 #include "reports/table.h"
 
-enum { SHORT_PARTS = 5, SHORT_CHANGES = 3, SHORT_UNKNOWN = 3 };
+/* What a screen has of each, the most first: as much as fits into its lines is shown. */
+static const struct room {
+    uint32_t parts, changes, unknown;
+    bool settings;
+} rooms[] = {{5, 3, 3, true}, {5, 2, 3, true},  {3, 2, 3, true}, {0, 2, 3, true},
+             {0, 1, 3, true}, {0, 1, 2, false}, {0, 1, 1, false}};
+enum { N_ROOMS = sizeof rooms / sizeof rooms[0], SCREEN = 24 };
 
 typedef struct writing {
     const stw_explanation *e;
     stw_format format;
     bool all;
+    struct room room;
     stw_pool *pool;
     stw_text *out;
 } writing;
@@ -108,9 +115,9 @@ static void put_parts(const writing *w) {
     static const char *const heads[] = {"component", ">at the failure", ">in the plan"};
     const stw_explanation *e = w->e;
     stw_table t;
-    if (e->n_parts == 0) return;
+    if (e->n_parts == 0 || (!w->all && w->room.parts == 0)) return;
     stw_table_begin(&t, w->pool, heads, 3);
-    for (uint32_t i = 0; i < e->n_parts && (w->all || i < SHORT_PARTS); i++) {
+    for (uint32_t i = 0; i < e->n_parts && (w->all || i < w->room.parts); i++) {
         const stw_explained_part *p = &e->parts[i];
         stw_table_cell(&t, "%s", stw_component_name(p->component));
         stw_table_cell(&t, "%s", said(p->held) ? stw_word_gib(p->held).text : "");
@@ -156,7 +163,7 @@ static void put_change(const writing *w, const stw_explained_change *c, bool fir
              isfinite(c->iteration_s) ? " per iteration" : "");
     stw_doc_item(w->out, w->format, "%s: %s; %s%s", keys, c->why, effect,
                  c->at_risk ? "; at risk" : "");
-    if (!first || c->settings == NULL) return;
+    if (!first || c->settings == NULL || !(w->all || w->room.settings)) return;
     for (const char *at = c->settings; *at != '\0';) {
         const size_t n = strcspn(at, "\n");
         SAY(w, "    %.*s", (int)n, at);
@@ -169,7 +176,7 @@ static void put_changes(const writing *w) {
     if (e->n_changes > 0)
         SAY(w, "What to change (planned within %s%s):", stw_word_gib(e->planned_within).text,
             e->beyond > 0 ? ", less what the run needed beyond the plan" : "");
-    for (uint32_t i = 0; i < e->n_changes && (w->all || i < SHORT_CHANGES); i++)
+    for (uint32_t i = 0; i < e->n_changes && (w->all || i < w->room.changes); i++)
         put_change(w, &e->changes[i], i == 0);
     if (e->n_changes == 0 && e->n_advice > 0) SAY(w, "What to change:");
     for (uint32_t i = 0; i < e->n_advice; i++) stw_doc_item(w->out, w->format, "%s.", e->advice[i]);
@@ -181,7 +188,7 @@ static void put_changes(const writing *w) {
 
 static void put_unknown(const writing *w) {
     const stw_explanation *e = w->e;
-    for (uint32_t i = 0; i < e->n_unknown && (w->all || i < SHORT_UNKNOWN); i++)
+    for (uint32_t i = 0; i < e->n_unknown && (w->all || i < w->room.unknown); i++)
         SAY(w, "Unknown: %s.", e->unknown[i]);
 }
 
@@ -388,9 +395,34 @@ static void to_csv(const stw_explanation *e, stw_text *out) {
     }
 }
 
+static size_t lines_of(const stw_text *text) {
+    size_t n = 0;
+    for (size_t i = 0; i < text->length; i++) n += text->data[i] == '\n';
+    return n;
+}
+
+static void put_screen(writing *w) {
+    stw_text *out = w->out, text = STW_TEXT_INIT;
+    w->out = &text;
+    for (size_t r = 0; r < N_ROOMS; r++) {
+        w->room = rooms[r];
+        text.length = 0;
+        put_all(w);
+        if (lines_of(&text) <= SCREEN) break;
+    }
+    w->out = out;
+    if (text.failed) out->failed = true;
+    if (text.length > 0) stw_text_append(out, text.data, text.length);
+    stw_text_free(&text);
+}
+
 stw_status stw_report_explanation(const stw_explanation *explanation, bool all, stw_format format,
                                   stw_text *out, stw_error *err) {
-    writing w = {explanation, format, all || format == STW_FORMAT_MARKDOWN, stw_pool_new(), out};
+    writing w = {.e = explanation,
+                 .format = format,
+                 .all = all || format == STW_FORMAT_MARKDOWN,
+                 .pool = stw_pool_new(),
+                 .out = out};
     if (w.pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     stw_status status = STW_STATUS_OK;
@@ -398,8 +430,10 @@ stw_status stw_report_explanation(const stw_explanation *explanation, bool all, 
         status = to_json(explanation, out, err);
     else if (format == STW_FORMAT_CSV)
         to_csv(explanation, out);
-    else
+    else if (w.all)
         put_all(&w);
+    else
+        put_screen(&w);
     stw_pool_free(w.pool);
     return status == STW_STATUS_OK ? stw_text_status(out, err) : status;
 }

@@ -79,7 +79,7 @@ static uint64_t rounded(uint64_t bytes) {
 
 static bool table_make(table *t, stw_pool *pool, size_t n) {
     t->slots = 64;
-    while (t->slots / 2 < n && t->slots < (size_t)1 << 40) t->slots *= 2;
+    while (t->slots / 2 < n && t->slots < (size_t)1 << 40) t->slots <<= 1;
     t->keys = stw_pool_array(pool, t->slots, sizeof *t->keys);
     t->values = stw_pool_array(pool, t->slots, sizeof *t->values);
     return t->keys != NULL && t->values != NULL;

@@ -13,11 +13,10 @@
 #include "plan/files/verdict.h"
 #include "planner/explain/parts.h"
 #include "planner/frameworks/emit/emit.h"
-#include "planner/frameworks/frames.h"
 #include "planner/planner.h"
 #include "planner/turns.h"
 
-enum { MOST_PINS = 8, MOST_SET = MOST_PINS + STW_MAX_FIX_CHANGES + 2, MOST_LINES = 6 };
+enum { MOST_PINS = 8, MOST_SET = MOST_PINS + STW_MAX_FIX_CHANGES + 4 };
 
 static const char segments[] = "allocator.expandable_segments";
 static const char acts[] = "placement.activations";
@@ -177,65 +176,6 @@ static size_t settings_of(anew *a, const stw_fix *fix, const char **set, char ch
     return n;
 }
 
-/* ---- the framework's own settings ---- */
-
-static bool has_line(const char *text, const char *line, size_t n) {
-    for (const char *at = text; at != NULL && (at = strstr(at, "\n")) != NULL;) {
-        at++;
-        if (strncmp(at, line, n) == 0 && (at[n] == '\n' || at[n] == '\0')) return true;
-    }
-    return strncmp(text, line, n) == 0 && (text[n] == '\n' || text[n] == '\0');
-}
-
-/* Lines of `now` that `before` has not; with an import those that it notes as changes. */
-static void differ(const char *before, const char *now, bool noted, stw_text *out) {
-    int n = 0;
-    for (const char *at = now; *at != '\0' && n < MOST_LINES;) {
-        const size_t length = strcspn(at, "\n");
-        const bool sign = (at[0] == '-' || at[0] == '+') && at[1] == ' ';
-        if (noted ? sign : length > 0 && !has_line(before, at, length)) {
-            stw_text_printf(out, "%s%.*s", out->length > 0 ? "\n" : "", (int)length, at);
-            n++;
-        }
-        at += length + (at[length] == '\n');
-    }
-}
-
-static const char *emitter_of(const anew *a) {
-    const stw_failure *f = a->e->failure;
-    const char *engine = stw_run_spec_engine(&a->e->plan->run)->name;
-    if (a->options->from != NULL) return a->options->from;
-    const stw_program_name p = stw_program_of(f != NULL ? f->frames : NULL,
-                                              f != NULL ? f->n_frames : 0, a->e->found->text);
-    return stw_program_writer(&p, engine);
-}
-
-/* Settings that cannot be said are left out: the keys say the change. */
-static const char *settings_between(anew *a, const stw_plan *before, const stw_plan *now) {
-    const char *what = emitter_of(a), *kept = NULL;
-    const stw_emit_options options = {.from = a->options->from,
-                                      .import = a->options->import,
-                                      .data_folder = a->options->data_folder};
-    stw_text one = STW_TEXT_INIT, other = STW_TEXT_INIT, notes = STW_TEXT_INIT,
-             told = STW_TEXT_INIT, lines = STW_TEXT_INIT;
-    if (what == NULL) return NULL;
-    if (stw_emit_plan(what, now, &options, &other, &told, NULL) == STW_STATUS_OK) {
-        if (options.import != NULL && told.data != NULL)
-            differ("", told.data, true, &lines);
-        else if (options.import == NULL &&
-                 stw_emit_plan(what, before, &options, &one, &notes, NULL) == STW_STATUS_OK &&
-                 one.data != NULL && other.data != NULL)
-            differ(one.data, other.data, false, &lines);
-        if (lines.length > 0 && !lines.failed) kept = stw_pool_string(a->e->pool, lines.data);
-    }
-    stw_text_free(&one);
-    stw_text_free(&other);
-    stw_text_free(&notes);
-    stw_text_free(&told);
-    stw_text_free(&lines);
-    return kept;
-}
-
 /* ---- changes ---- */
 
 static bool kept_change(anew *a, stw_explained_change *c, const stw_fix *fix,
@@ -268,9 +208,35 @@ static void measure(stw_explained_change *c, const stw_plan *plan) {
     }
 }
 
-/* Plan a change to the end, and keep it if it fits. @param before the plan without it
- * @param kept out: it fits */
-static stw_status try_change(anew *a, const stw_fix *fix, const stw_plan *before, bool *kept) {
+/* The same plan with its decisions in keys that settings of frameworks have: recomputation by
+ * granularity, the optimizer by its name. NULL: there is none.
+ * @param n of the settings in `set`, which has room for three more */
+static stw_plan *say_plainly(const anew *a, const stw_plan *plan, const char **set, size_t n) {
+    const char *act = act_of(&plan->decisions), *how = optimizer_of(&plan->decisions);
+    stw_plan *out = NULL;
+    if (act != NULL && strcmp(act, "offload") != 0) {
+        set[n++] = "placement.activations=auto";
+        set[n++] =
+            strcmp(act, "keep") == 0 ? "recompute.granularity=none" : "recompute.granularity=full";
+    }
+    if (how != NULL && strcmp(how, "fused") == 0 && is_auto(&plan->run, optimizer))
+        set[n++] = "optimizer.implementation=fused";
+    return solve(a, set, n, false, &out, NULL) == STW_STATUS_OK ? out : NULL;
+}
+
+static const char *settings_of_change(const anew *a, const stw_plan *plan, const char **set,
+                                      size_t n) {
+    const char *none[MOST_SET];
+    stw_plan *now = say_plainly(a, plan, set, n);
+    stw_plan *before = now != NULL ? say_plainly(a, a->e->plan, none, 0) : NULL;
+    const char *out = before != NULL ? stw_explain_settings(a->e, a->options, before, now) : NULL;
+    stw_plan_free(now);
+    stw_plan_free(before);
+    return out;
+}
+
+/* Plan a change to the end, and keep it if it fits. @param kept out: it fits */
+static stw_status try_change(anew *a, const stw_fix *fix, bool *kept) {
     stw_explanation *e = a->e;
     const char *set[MOST_SET];
     char changes[STW_MAX_FIX_CHANGES][160];
@@ -289,7 +255,7 @@ static stw_status try_change(anew *a, const stw_fix *fix, const stw_plan *before
     if (plan->outcome != STW_OUTCOME_INFEASIBLE &&
         stw_plan_bytes_verdict(plan) != STW_VERDICT_DOES_NOT_FIT && kept_change(a, c, fix, plan)) {
         measure(c, plan);
-        if (e->n_changes == 0) c->settings = settings_between(a, before, plan);
+        if (e->n_changes == 0) c->settings = settings_of_change(a, plan, set, n);
         e->n_changes++;
         *kept = true;
     }
@@ -298,7 +264,7 @@ static stw_status try_change(anew *a, const stw_fix *fix, const stw_plan *before
 }
 
 /* `auto` activations are all recomputed where that fits: one word says it. */
-static stw_status add_change(anew *a, const stw_fix *fix, const stw_plan *before) {
+static stw_status add_change(anew *a, const stw_fix *fix) {
     stw_status status = STW_STATUS_OK;
     stw_fix plain = *fix;
     bool kept = false, open = false;
@@ -309,8 +275,8 @@ static stw_status add_change(anew *a, const stw_fix *fix, const stw_plan *before
         plain.why = "activations are computed again in backward";
         open = true;
     }
-    STW_TRY(try_change(a, &plain, before, &kept));
-    if (!kept && open) STW_TRY(try_change(a, fix, before, &kept));
+    STW_TRY(try_change(a, &plain, &kept));
+    if (!kept && open) STW_TRY(try_change(a, fix, &kept));
 out:
     return status;
 }
@@ -330,14 +296,14 @@ static bool other_decisions(const anew *a, const stw_plan *plan, stw_fix *out) {
     return out->n_changes > 0;
 }
 
-static stw_status add_segments(anew *a, const stw_plan *before) {
+static stw_status add_segments(anew *a) {
     const stw_fix fix = {
         .n_changes = 1, .changes = {{segments, "true"}}, .why = "segments grow, and leave no gaps"};
     if (a->e->plan->run.allocator.expandable_segments == true) {
         stw_explain_unknown(a->e, "why segments had gaps: the plan has expandable segments");
         return STW_STATUS_OK;
     }
-    return add_change(a, &fix, before);
+    return add_change(a, &fix);
 }
 
 /* What there was, less what the run needed beyond the plan. */
@@ -385,13 +351,13 @@ static stw_status plan_anew(anew *a) {
         if (a->err != NULL) *a->err = refused;
         return status;
     }
-    if (e->cause == STW_CAUSE_FRAGMENTS) STW_TRY(add_segments(a, plan));
+    if (e->cause == STW_CAUSE_FRAGMENTS) STW_TRY(add_segments(a));
     if (a->options->import != NULL)
         STW_TRY(stw_emit_order_fixes(a->options->from, a->options->import, plan, a->err));
     for (uint32_t i = 0; i < plan->n_fixes && e->n_changes < STW_MOST_EXPLAINED; i++)
-        STW_TRY(add_change(a, &plan->fixes[i], plan));
+        STW_TRY(add_change(a, &plan->fixes[i]));
     if (plan->outcome != STW_OUTCOME_INFEASIBLE && other_decisions(a, plan, &other))
-        STW_TRY(add_change(a, &other, plan));
+        STW_TRY(add_change(a, &other));
     if (plan->outcome != STW_OUTCOME_INFEASIBLE && e->n_changes == 0)
         say_fits(a, plan);
     else if (e->n_changes == 0)

@@ -20,5 +20,9 @@ void stw_explain_cause(stw_explanation *e);
 /** Plan anew within what the run had; fills changes. (changes.c) */
 STW_MUST_USE stw_status stw_explain_changes(stw_explanation *e, const stw_explain_options *options,
                                             stw_error *err);
+/** Lines of the framework's own settings with which `now` differs from `before`, in the pool of the
+ * explanation; NULL: they cannot be said. (settings.c) */
+const char *stw_explain_settings(const stw_explanation *e, const stw_explain_options *options,
+                                 const stw_plan *before, const stw_plan *now);
 
 #endif

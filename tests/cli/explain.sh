@@ -31,6 +31,8 @@ EOE
 "$STOWAGE" explain error.txt plan.json >said.txt || fail "explain with a plan"
 grep -q "Phase: forward_backward, forward" said.txt || { cat said.txt; fail "no phase"; }
 grep -q "^  What to change (planned within" said.txt || { cat said.txt; fail "no change"; }
+COLUMNS=80 "$STOWAGE" explain error.txt plan.json >screen.txt
+[ "$(wc -l <screen.txt)" -le 25 ] || { cat screen.txt; fail "more than a screen with a plan"; }
 [ "$(wc -l <said.txt)" -le 25 ] || { cat said.txt; fail "more than a screen"; }
 "$STOWAGE" explain error.txt plan.json --json >said.json
 within=$(member said.json planned_within_bytes)
