@@ -39,13 +39,13 @@ LIMIT_S = 100  # of one job
 WIDE = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16, "num_hidden_layers": 8,
         "num_key_value_heads": 8, "vocab_size": 32000, "head_dim": 128}
 DEEP = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 12,
-        "num_key_value_heads": 8, "vocab_size": 4096, "head_dim": 64}
+        "num_key_value_heads": 8, "vocab_size": 6000, "head_dim": 64}
 WORDS = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_hidden_layers": 4,
          "num_key_value_heads": 8, "vocab_size": 128000, "head_dim": 64}
 
 # gpu_gib: of torch's allocator, 0: all. components: which of the plan's an answer may name.
 CASES = {
-    "load": {"model": WIDE, "seq": 512, "gpu_gib": 1.4, "phase": "load", "components": ["params"]},
+    "load": {"model": WIDE, "seq": 512, "gpu_gib": 1.75, "phase": "load", "components": ["params"]},
     "forward": {"model": DEEP, "seq": 8192, "gpu_gib": 4.5, "phase": "forward_backward", "part": "forward",
                 "components": ["activations"]},
     "forward_logits": {"model": WORDS, "seq": 8192, "gpu_gib": 5.0, "phase": "forward_backward", "part": "forward",

@@ -84,9 +84,18 @@ static bool same(uint64_t asked, uint64_t bytes) {
     return bytes > 0 && fabs((double)asked - (double)bytes) <= SAME * (double)bytes;
 }
 
+/* Is the vocabulary as wide as something else than an embedding and a head? */
+static bool is_common_width(const stw_model *model) {
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        n += model->tensors[t].rank > 0 && model->tensors[t].shape[0] == model->vocab;
+    return n > 2;
+}
+
 static bool is_logits(const stw_explanation *e, unsigned *width) {
     const stw_job *job = e->plan->job;
     const uint64_t elements = stw_times(job->tokens, e->plan->model->vocab);
+    if (is_common_width(e->plan->model)) return false;
     for (*width = 4; *width >= 2; *width -= 2)
         if (same(e->failure->asked, stw_times(elements, *width))) return true;
     return false;
