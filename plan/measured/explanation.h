@@ -44,6 +44,7 @@ typedef struct stw_explained_change {
 
 typedef struct stw_explanation {
     stw_pool *pool;
+    bool failed; /* memory is out: while it is made */
     const stw_failures *found;
     const stw_failure *failure; /* the first that tells a reason; NULL: there is none */
     const stw_plan *plan;       /* NULL: none was given */

@@ -82,7 +82,7 @@ static uint64_t rank_of(const char *tag) {
 }
 
 /* A message that a terminal has wrapped goes on in the next lines. */
-static void read_on(const scan *s, const char *line, const char *at, stw_failure *f) {
+static stw_status read_on(const scan *s, const char *line, const char *at, stw_failure *f) {
     stw_text joined = STW_TEXT_INIT, next = STW_TEXT_INIT;
     const char *end = s->to->text + strlen(s->to->text);
     stw_failure again;
@@ -95,8 +95,10 @@ static void read_on(const scan *s, const char *line, const char *at, stw_failure
             again.kind == f->kind)
             *f = again;
     }
+    stw_status status = stw_text_status(joined.failed ? &joined : &next, s->err);
     stw_text_free(&joined);
     stw_text_free(&next);
+    return status;
 }
 
 /* @param at the end of the line in the file */
@@ -107,7 +109,10 @@ static stw_status take_message(scan *s, const stw_failure_line *line, const char
         take_code(of, line->text, s->to->pool);
         return STW_STATUS_OK;
     }
-    if (f.kind == STW_FAILURE_ALLOCATOR && f.unused == STW_NOT_SAID) read_on(s, line->text, at, &f);
+    if (f.kind == STW_FAILURE_ALLOCATOR && f.unused == STW_NOT_SAID) {
+        stw_status status = read_on(s, line->text, at, &f);
+        if (status != STW_STATUS_OK) return status;
+    }
     f.line = line->number;
     f.offset = line->offset;
     f.rank = rank_of(of->tag);
@@ -214,10 +219,12 @@ stw_status stw_failures_parse(const char *file, const char *text, size_t length,
                          .text = "",
                          .logged_allocated = STW_NOT_SAID,
                          .logged_reserved = STW_NOT_SAID};
-    if (to->file == NULL) to->file = "";
+    if (to->file == NULL) to->file = ""; /* the pool has failed then */
     stw_status status = stw_pickle_begins(text, length)
                             ? stw_failures_parse_snapshot(to, text, length, err)
                             : parse_text(to, text, length, err);
+    if (status != STW_STATUS_NO_MEMORY && stw_pool_has_failed(to->pool))
+        status = stw_fail(err, STW_STATUS_NO_MEMORY, file, "out of memory");
     if (status == STW_STATUS_OK)
         *out = to;
     else

@@ -75,13 +75,17 @@ static const char *decided(const stw_plan *plan, const char *key) {
 }
 
 static bool is_auto(const stw_run_spec *run, const char *key) {
-    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
-    stw_text text = STW_TEXT_INIT;
-    if (row == NULL) return false;
-    stw_spec_write_value(row, run, &text);
-    const bool is = text.data != NULL && strcmp(text.data, "auto") == 0;
-    stw_text_free(&text);
-    return is;
+    const struct {
+        const char *key;
+        bool is;
+    } keys[] = {{acts, run->placement.activations == STW_AUTO},
+                {optimizer, run->optimizer.implementation == STW_OPTIMIZER_AUTO},
+                {"placement.params", run->placement.params == STW_AUTO},
+                {"placement.grads", run->placement.grads == STW_AUTO},
+                {"placement.moments", run->placement.moments == STW_AUTO}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strcmp(key, keys[i].key) == 0) return keys[i].is;
+    return false;
 }
 
 static void pin(anew *a, const char *key, const char *value) {
@@ -221,7 +225,9 @@ static stw_plan *say_plainly(const anew *a, const stw_plan *plan, const char **s
     }
     if (how != NULL && strcmp(how, "fused") == 0 && is_auto(&plan->run, optimizer))
         set[n++] = "optimizer.implementation=fused";
-    return solve(a, set, n, false, &out, NULL) == STW_STATUS_OK ? out : NULL;
+    const stw_status status = solve(a, set, n, false, &out, NULL);
+    a->e->failed |= status == STW_STATUS_NO_MEMORY;
+    return out;
 }
 
 static const char *settings_of_change(const anew *a, const stw_plan *plan, const char **set,
@@ -306,6 +312,12 @@ static stw_status add_segments(anew *a) {
     return add_change(a, &fix);
 }
 
+static bool is_of_machines(const stw_fix *fix) {
+    for (uint32_t i = 0; i < fix->n_changes; i++)
+        if (strncmp(fix->changes[i].set, "node", 4) == 0) return true;
+    return false;
+}
+
 /* What there was, less what the run needed beyond the plan. */
 static void find_limit(stw_explanation *e) {
     uint64_t limit = e->available;
@@ -354,8 +366,10 @@ static stw_status plan_anew(anew *a) {
     if (e->cause == STW_CAUSE_FRAGMENTS) STW_TRY(add_segments(a));
     if (a->options->import != NULL)
         STW_TRY(stw_emit_order_fixes(a->options->from, a->options->import, plan, a->err));
-    for (uint32_t i = 0; i < plan->n_fixes && e->n_changes < STW_MOST_EXPLAINED; i++)
-        STW_TRY(add_change(a, &plan->fixes[i]));
+    for (int machines = 0; machines < 2; machines++) /* other machines come last */
+        for (uint32_t i = 0; i < plan->n_fixes; i++)
+            if (is_of_machines(&plan->fixes[i]) == (machines > 0))
+                STW_TRY(add_change(a, &plan->fixes[i]));
     if (plan->outcome != STW_OUTCOME_INFEASIBLE && other_decisions(a, plan, &other))
         STW_TRY(add_change(a, &other));
     if (plan->outcome != STW_OUTCOME_INFEASIBLE && e->n_changes == 0)

@@ -78,6 +78,8 @@ stw_status stw_explain(const stw_failures *found, const stw_plan *plan,
     stw_explain_untold(e);
     stw_explain_cause(e);
     stw_status status = stw_explain_changes(e, options, err);
+    if (status == STW_STATUS_OK && (e->failed || stw_pool_has_failed(pool)))
+        status = stw_planner_no_memory(err);
     if (status == STW_STATUS_OK)
         *out = e;
     else

@@ -22,7 +22,7 @@ STW_MUST_USE stw_status stw_explain_changes(stw_explanation *e, const stw_explai
                                             stw_error *err);
 /** Lines of the framework's own settings with which `now` differs from `before`, in the pool of the
  * explanation; NULL: they cannot be said. (settings.c) */
-const char *stw_explain_settings(const stw_explanation *e, const stw_explain_options *options,
+const char *stw_explain_settings(stw_explanation *e, const stw_explain_options *options,
                                  const stw_plan *before, const stw_plan *now);
 
 #endif

@@ -40,7 +40,7 @@ static const char *writer_of(const stw_explanation *e, const stw_explain_options
     return stw_program_writer(&p, engine);
 }
 
-const char *stw_explain_settings(const stw_explanation *e, const stw_explain_options *given,
+const char *stw_explain_settings(stw_explanation *e, const stw_explain_options *given,
                                  const stw_plan *before, const stw_plan *now) {
     const char *what = writer_of(e, given), *kept = NULL;
     const stw_emit_options options = {
@@ -48,11 +48,13 @@ const char *stw_explain_settings(const stw_explanation *e, const stw_explain_opt
     stw_text one = STW_TEXT_INIT, other = STW_TEXT_INIT, notes = STW_TEXT_INIT,
              told = STW_TEXT_INIT, lines = STW_TEXT_INIT;
     if (what == NULL || before == NULL) return NULL;
-    if (stw_emit_plan(what, now, &options, &other, &told, NULL) == STW_STATUS_OK) {
+    stw_status status = stw_emit_plan(what, now, &options, &other, &told, NULL);
+    if (status == STW_STATUS_OK && options.import == NULL)
+        status = stw_emit_plan(what, before, &options, &one, &notes, NULL);
+    if (status == STW_STATUS_OK) {
         if (options.import != NULL) {
             differ("", told.data != NULL ? told.data : "", true, &lines);
-        } else if (stw_emit_plan(what, before, &options, &one, &notes, NULL) == STW_STATUS_OK &&
-                   one.data != NULL && other.data != NULL) {
+        } else if (one.data != NULL && other.data != NULL) {
             differ(one.data, other.data, false, &lines);
             /* what its settings do not say, and is set where training starts */
             differ(notes.data != NULL ? notes.data : "", told.data != NULL ? told.data : "", false,
@@ -60,6 +62,7 @@ const char *stw_explain_settings(const stw_explanation *e, const stw_explain_opt
         }
         if (lines.length > 0 && !lines.failed) kept = stw_pool_string(e->pool, lines.data);
     }
+    e->failed |= status == STW_STATUS_NO_MEMORY || lines.failed;
     stw_text_free(&one);
     stw_text_free(&other);
     stw_text_free(&notes);
