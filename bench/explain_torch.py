@@ -493,7 +493,9 @@ def main():
     parser.add_argument("--hold", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:
-        sys.exit(job(json.loads(arguments.job), arguments.o))
+        code = job(json.loads(arguments.job), arguments.o)
+        sys.stdout.flush()
+        os._exit(code)  # communicators and a full GPU make a normal end slow
     if arguments.hold is not None:
         return hold(arguments.hold)
     names = arguments.cases.split(",") if arguments.cases else list(CASES)

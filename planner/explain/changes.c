@@ -387,7 +387,10 @@ stw_status stw_explain_changes(stw_explanation *e, const stw_explain_options *op
         options->time_limit_s > 0 ? options->time_limit_s : STW_PLANNER_TIME_LIMIT_S;
     anew a = {.e = e, .options = options, .end_s = stw_now_s() + limit_s, .err = err};
     if (e->plan == NULL || e->failure == NULL || e->plan->peaks == NULL) return STW_STATUS_OK;
-    if (e->cause == STW_CAUSE_CACHE || e->cause == STW_CAUSE_SHARED) return STW_STATUS_OK;
+    /* shares of a GPU, which another process or the trainer has, and no limit of the job */
+    if (e->cause == STW_CAUSE_CACHE || e->cause == STW_CAUSE_SHARED ||
+        e->failure->kind == STW_FAILURE_START)
+        return STW_STATUS_OK;
     find_limit(e);
     pin_decisions(&a);
     if (!pin_limit(&a)) {
