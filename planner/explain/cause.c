@@ -306,6 +306,11 @@ static void judge_host(stw_explanation *e) {
                             "the limit: this text does not say it (memory.max of the cgroup does)");
     if (e->plan != NULL && said(e->planned_bytes) && said(f->used) && f->used > e->planned_bytes)
         e->beyond = f->used - e->planned_bytes;
+    if (e->on_host && e->beyond > 0)
+        stw_explain_unknown(e,
+                            "what held %s beyond the plan: processes beside the job, data "
+                            "loaders, Ray's object store; `stowage record` samples them",
+                            size(e->beyond).text);
 }
 
 static void judge_shared(stw_explanation *e) {

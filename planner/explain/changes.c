@@ -314,7 +314,16 @@ static stw_status add_segments(anew *a) {
 
 static bool is_of_machines(const stw_fix *fix) {
     for (uint32_t i = 0; i < fix->n_changes; i++)
-        if (strncmp(fix->changes[i].set, "node", 4) == 0) return true;
+        if (strncmp(fix->changes[i].set, "node", 4) == 0 ||
+            strcmp(fix->changes[i].set, "engine") == 0)
+            return true;
+    return false;
+}
+
+/* A limit that is raised says nothing where some of what there was is not the plan's. */
+static bool is_of_limits(const stw_fix *fix) {
+    for (uint32_t i = 0; i < fix->n_changes; i++)
+        if (strncmp(fix->changes[i].set, "node.", 5) == 0) return true;
     return false;
 }
 
@@ -368,7 +377,8 @@ static stw_status plan_anew(anew *a) {
         STW_TRY(stw_emit_order_fixes(a->options->from, a->options->import, plan, a->err));
     for (int machines = 0; machines < 2; machines++) /* other machines come last */
         for (uint32_t i = 0; i < plan->n_fixes; i++)
-            if (is_of_machines(&plan->fixes[i]) == (machines > 0))
+            if (is_of_machines(&plan->fixes[i]) == (machines > 0) &&
+                !(e->beyond > 0 && is_of_limits(&plan->fixes[i])))
                 STW_TRY(add_change(a, &plan->fixes[i]));
     if (plan->outcome != STW_OUTCOME_INFEASIBLE && other_decisions(a, plan, &other))
         STW_TRY(add_change(a, &other));
