@@ -14,7 +14,7 @@
 
 #define LIMIT_BYTES (4ull << 30)
 
-enum { MOST_STACKS = 64, MOST_TAG = 48, JOINED_LINES = 3 };
+enum { MOST_STACKS = 64, MOST_TAG = 48, JOINED_LINES = 6 };
 
 /* The stack of one process, as far as its lines have come. */
 typedef struct stack {
@@ -92,8 +92,10 @@ static stw_status read_on(const scan *s, const char *line, const char *at, stw_f
         if (next.data == NULL || joined.failed || stw_frame_begins(next.data)) break;
         stw_text_append(&joined, next.data, next.length);
         if (joined.data != NULL && stw_failure_message(joined.data, s->to->pool, &again) &&
-            again.kind == f->kind)
+            again.kind == f->kind) {
+            again.text = f->text;
             *f = again;
+        }
     }
     stw_status status = stw_text_status(joined.failed ? &joined : &next, s->err);
     stw_text_free(&joined);

@@ -138,6 +138,26 @@ static void read_old(const char *at, stw_failure *out) {
     if (reserved == STW_NOT_SAID) bytes_before(at, " cached)", &out->unused); /* torch 1.0 to 1.3 */
 }
 
+/* c10/cuda/CUDAMallocAsyncAllocator.cpp; its figures are lines of their own. */
+static bool is_async(const char *line, stw_failure *out) {
+    const char *at = said(line, "would exceed allowed memory. (out of memory)");
+    if (at == NULL) return false;
+    out->kind = STW_FAILURE_ALLOCATOR;
+    out->who = "torch";
+    (void)count(after(line, "Allocation on device "), &out->device);
+    const struct {
+        const char *name;
+        uint64_t *to;
+    } figures[] = {{"Currently allocated", &out->allocated},
+                   {"Requested", &out->asked},
+                   {"Device limit", &out->capacity},
+                   {"Free (according to CUDA)", &out->free},
+                   {"memory fraction)", &out->allowed}};
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
+        (void)stw_failure_bytes(after(after(at, figures[i].name), ": "), figures[i].to);
+    return true;
+}
+
 static bool is_torch(const char *line, stw_failure *out) {
     const char *at = said(line, "out of memory. Tried to allocate ");
     if (at == NULL && said(line, "CUDA out of memory") == NULL) return false;
@@ -334,8 +354,8 @@ static bool is_host(const char *line, stw_pool *pool, stw_failure *out) {
 bool stw_failure_message(const char *line, stw_pool *pool, stw_failure *out) {
     char text[MOST_TEXT];
     *out = stw_failure_nothing();
-    if (!is_torch(line, out) && !is_rollout(line, out) && !is_device(line, out) &&
-        !is_host(line, pool, out))
+    if (!is_torch(line, out) && !is_async(line, out) && !is_rollout(line, out) &&
+        !is_device(line, out) && !is_host(line, pool, out))
         return false;
     (void)stw_printable_copy(line + strspn(line, " \t"), text, sizeof text);
     const char *kept = stw_pool_string(pool, text);

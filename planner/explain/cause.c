@@ -178,8 +178,8 @@ static void judge_unclear(stw_explanation *e) {
              size(f->asked).text, size(f->free).text);
     e->cause_text = keep(e, text);
     stw_explain_unknown(e,
-                        "why the driver refused: a limit that the text does not name (a container, "
-                        "MIG, Windows), or bytes that came free only afterwards");
+                        "why the driver refused: a limit that the text does not name (a memory "
+                        "fraction, a container, MIG, Windows), or bytes that came free only later");
 }
 
 static void judge_gpu(stw_explanation *e) {
