@@ -25,6 +25,7 @@ typedef struct stack {
 
 typedef struct scan {
     stw_failures *to;
+    const char *end; /* of the text */
     stack *stacks;
     size_t n_stacks;
     uint64_t cgroup_used, cgroup_limit;
@@ -84,7 +85,7 @@ static uint64_t rank_of(const char *tag) {
 /* A message that a terminal has wrapped goes on in the next lines. */
 static stw_status read_on(const scan *s, const char *line, const char *at, stw_failure *f) {
     stw_text joined = STW_TEXT_INIT, next = STW_TEXT_INIT;
-    const char *end = s->to->text + strlen(s->to->text);
+    const char *end = s->end;
     stw_failure again;
     stw_text_append(&joined, line, strlen(line));
     for (int i = 0; i < JOINED_LINES && f->unused == STW_NOT_SAID && at < end; i++) {
@@ -196,6 +197,7 @@ static stw_status parse_text(stw_failures *to, const char *text, size_t length, 
         return stw_fail(err, STW_STATUS_NO_MEMORY, to->file, "out of memory for the text");
     for (size_t i = 0; i < length; i++) kept[i] = text[i] != '\0' ? text[i] : ' ';
     to->text = kept;
+    s.end = kept + length;
     STW_TRY(scan_text(&s, kept, length));
     STW_TRY(read_peaks(to, kept, length, err));
     if (to->n == 0 && to->n_gpus == 0 && to->n_processes == 0 &&
