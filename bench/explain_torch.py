@@ -327,8 +327,10 @@ def apply(case, change):
             case["micro_batch"] = int(value)
         elif key == "batch.grad_accumulation":
             pass  # as many tokens a step
-        elif key == "loss.fused":
-            case["chunk"] = 1024
+        elif key in ("loss.fused", "loss.checkpoint"):
+            case["chunk"] = case.get("chunk") or 1024
+        elif key == "loss.chunk":
+            case["chunk"] = int(value) or 1024
         elif key == "placement.activations" and value == "recompute":
             case["recompute"] = True
         elif key == "recompute.granularity" and value in ("full", "auto"):
