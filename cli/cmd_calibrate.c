@@ -28,7 +28,8 @@ int stw_cmd_calibrate(int argc, char **argv) {
         0,
         NULL};
     for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0 ||
+            (strncmp(argv[i], "--help=", 7) == 0 && stw_help_form_take(argv[i] + 7)))
             return stw_usage_print(&usage), 0;
     return stw_become_run("stowage calibrate", "--calibrate", argc, argv);
 }

@@ -25,6 +25,7 @@ int stw_cmd_record(int argc, char **argv);
 int stw_cmd_validate(int argc, char **argv);
 int stw_cmd_report(int argc, char **argv);
 int stw_cmd_diff(int argc, char **argv);
+int stw_cmd_explain(int argc, char **argv);
 int stw_cmd_sweep(int argc, char **argv);
 int stw_cmd_size(int argc, char **argv);
 int stw_cmd_state(int argc, char **argv);

@@ -16,10 +16,21 @@
 #include "core/tree.h"
 #include "core/units.h"
 
-#define MOST_OPTIONS 48
+static stw_help_form form = STW_HELP_TEXT;
 
-/* The options of a command, followed by those of every command. */
-static size_t all_options(const stw_usage *usage, stw_general *general, stw_option *out) {
+stw_help_form stw_help_form_asked(void) { return form; }
+
+bool stw_help_form_take(const char *name) {
+    static const char *const names[] = {"text", "man", "words"};
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0) {
+            form = (stw_help_form)i;
+            return true;
+        }
+    return false;
+}
+
+size_t stw_usage_options(const stw_usage *usage, stw_general *general, stw_option *out) {
     const stw_option shared[] = {
         {"--output", "-o", "FILE", "output file; - is stdout", STW_OPTION_VALUE, &general->output},
         {"--json", NULL, NULL, "write complete JSON to stdout, also beside -o FILE",
@@ -48,7 +59,7 @@ static const stw_option *find_option(const stw_option *options, size_t n, const 
 
 static stw_status unknown_option(const stw_usage *usage, const stw_option *options, size_t n,
                                  const char *word, stw_error *err) {
-    const char *names[MOST_OPTIONS];
+    const char *names[STW_MOST_OPTIONS];
     for (size_t i = 0; i < n; i++) names[i] = options[i].name;
     char hint[512];
     if (usage->hint != NULL && usage->hint(word, hint, sizeof hint))
@@ -80,8 +91,8 @@ static stw_status set_option(const stw_option *option, const char *value, stw_er
 
 stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage, stw_general *general,
                              const char **positional, size_t *n_positional, stw_error *err) {
-    stw_option options[MOST_OPTIONS];
-    size_t n = all_options(usage, general, options);
+    stw_option options[STW_MOST_OPTIONS];
+    size_t n = stw_usage_options(usage, general, options);
     bool only_positional = false;
     stw_status status = STW_STATUS_OK;
     *n_positional = 0;
@@ -103,6 +114,8 @@ stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage, stw_
         const stw_option *option = find_option(options, n, word, length);
         if (option == NULL) return unknown_option(usage, options, n, word, err);
         const char *value = equals != NULL ? equals + 1 : NULL;
+        if (equals != NULL && strcmp(option->name, "--help") == 0 && stw_help_form_take(value))
+            value = equals = NULL;
         if (option->kind == STW_OPTION_FLAG && equals != NULL)
             return stw_fail(err, STW_STATUS_USAGE, option->name, "takes no value");
         if (option->kind != STW_OPTION_FLAG && value == NULL) {
@@ -118,27 +131,6 @@ stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage, stw_
                           usage->command != NULL ? usage->command : usage->program,
                           "expected %s; see --help", usage->arguments);
     return status;
-}
-
-void stw_usage_print(const stw_usage *usage) {
-    stw_option options[MOST_OPTIONS];
-    stw_general none = {0};
-    size_t n = all_options(usage, &none, options);
-    printf("Usage: %s%s%s%s%s%s\n\n", usage->program, usage->command != NULL ? " " : "",
-           usage->command != NULL ? usage->command : "", usage->arguments[0] != '\0' ? " " : "",
-           usage->arguments, strstr(usage->arguments, "[options]") != NULL ? "" : " [options]");
-    stw_print_wrapped(usage->summary, 0, 0);
-    printf("\nOptions:\n");
-    for (size_t i = 0; i < n; i++) {
-        char left[64];
-        snprintf(left, sizeof left, "%s%s%s%s%s",
-                 options[i].letter != NULL ? options[i].letter : "",
-                 options[i].letter != NULL ? ", " : "", options[i].name,
-                 options[i].metavar != NULL ? " " : "",
-                 options[i].metavar != NULL ? options[i].metavar : "");
-        int column = printf("  %-26s", left);
-        stw_print_wrapped(options[i].help, 29, column > 0 ? (size_t)column : 0);
-    }
 }
 
 stw_status stw_option_u64(const char *name, const char *text, uint64_t least, uint64_t *out,

@@ -57,8 +57,22 @@ typedef struct stw_usage {
 STW_MUST_USE stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage,
                                           stw_general *general, const char **positional,
                                           size_t *n_positional, stw_error *err);
-/** Usage text with one line per option, to stdout. */
+#define STW_MOST_OPTIONS 48
+/** The options of a command, followed by those of every command. @param out [STW_MOST_OPTIONS]
+ * @return how many */
+size_t stw_usage_options(const stw_usage *usage, stw_general *general, stw_option *out);
+/** What --help prints: text for people; with --help=man a manual page (roff); with --help=words
+ * lines with tabs, of which completions are made (scripts/completion). */
+typedef enum stw_help_form { STW_HELP_TEXT, STW_HELP_MAN, STW_HELP_WORDS } stw_help_form;
+/** @return false: there is no such form */
+bool stw_help_form_take(const char *name);
+stw_help_form stw_help_form_asked(void);
+/** Usage with one line per option, in the form that was asked for, to stdout. */
 void stw_usage_print(const stw_usage *usage);
+/** Text of a manual page, with what roff would take for its own escaped. */
+void stw_print_roff(const char *text);
+/** The head of a manual page: its title and NAME. */
+void stw_print_roff_head(const char *name, const char *summary);
 /** Parse an unsigned option value; USAGE if it is not one. @param text NULL keeps *out */
 STW_MUST_USE stw_status stw_option_u64(const char *name, const char *text, uint64_t least,
                                        uint64_t *out, stw_error *err);

@@ -29,33 +29,71 @@ static const command commands[] = {
     {"size", "--model MODEL", "find the smallest cluster on which it fits", stw_cmd_size},
     {"sweep", "--model MODEL", "plan all combinations of some settings", stw_cmd_sweep},
     {"diff", "PLAN PLAN", "say what changed between two plans", stw_cmd_diff},
+    {"explain", "FILE [PLAN]", "say why it ran out of memory, and what to change", stw_cmd_explain},
     {"state", "list|verify|remove", "handle state on NVMe that runs left", stw_cmd_state},
 };
 static const size_t n_commands = sizeof commands / sizeof commands[0];
 
-static void print_help(void) {
-    printf("Usage: stowage COMMAND [arguments]\n\n"
-           "Stowage decides where every byte of a large-model training run is stored, shows\n"
-           "that it fits, predicts how long it takes, and executes the plan's loads and\n"
-           "optimizer steps.\n\n"
-           "Commands:\n");
+static const char what[] =
+    "Stowage decides where every byte of a large-model training run is stored, shows\n"
+    "that it fits, predicts how long it takes, and executes the plan's loads and\n"
+    "optimizer steps.\n";
+
+static const struct {
+    int code;
+    const char *meaning;
+} codes[] = {{0, "ok"},
+             {1, "not enough resources, or solver failure"},
+             {2, "wrong usage"},
+             {3, "bad input"},
+             {4, "nothing fits; the plan with the smallest excess is still written"},
+             {5, "time limit reached without a plan"},
+             {6, "device or communicator error"},
+             {7, "not built in, not implemented or not executable"},
+             {8, "prediction and measurement disagree, or verification failed"},
+             {9, "at risk: it may run out of memory; or a part of it is unknown"},
+             {70, "bug in stowage"}};
+static const size_t n_codes = sizeof codes / sizeof codes[0];
+
+static void print_help_text(void) {
+    printf("Usage: stowage COMMAND [arguments]\n\n%s\nCommands:\n", what);
     for (size_t i = 0; i < n_commands; i++)
         printf("  %-10s %-18s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
     printf("  %-10s %-18s %s\n", "help", "[COMMAND]",
            "print this help, or the options of a command");
-    printf("\nExample: stowage plan --model Qwen3-0.6B\n\n"
-           "Exit codes:\n"
-           "   0  ok\n"
-           "   1  not enough resources, or solver failure\n"
-           "   2  wrong usage\n"
-           "   3  bad input\n"
-           "   4  nothing fits; the plan with the smallest excess is still written\n"
-           "   5  time limit reached without a plan\n"
-           "   6  device or communicator error\n"
-           "   7  not built in, not implemented or not executable\n"
-           "   8  prediction and measurement disagree, or verification failed\n"
-           "   9  at risk: it may run out of memory; or a part of it is unknown\n"
-           "  70  bug in stowage\n");
+    printf("\nExample: stowage plan --model Qwen3-0.6B\n\nExit codes:\n");
+    for (size_t i = 0; i < n_codes; i++) printf("  %2d  %s\n", codes[i].code, codes[i].meaning);
+}
+
+static void print_help_man(void) {
+    stw_print_roff_head("stowage", "plan, simulate and execute the memory of large-model training");
+    printf(".SH SYNOPSIS\n.B stowage\nCOMMAND [arguments]\n.SH DESCRIPTION\n");
+    stw_print_roff(what);
+    printf(".SH COMMANDS\n");
+    for (size_t i = 0; i < n_commands; i++) {
+        printf(".TP\n\\fB%s\\fR ", commands[i].name);
+        stw_print_roff(commands[i].arguments);
+        printf("\n");
+        stw_print_roff(commands[i].summary);
+        printf(": see\n.BR stowage\\-%s (1)\n", commands[i].name);
+    }
+    printf(".SH EXIT STATUS\n");
+    for (size_t i = 0; i < n_codes; i++) {
+        printf(".TP\n%d\n", codes[i].code);
+        stw_print_roff(codes[i].meaning);
+        printf("\n");
+    }
+}
+
+static void print_help(void) {
+    if (stw_help_form_asked() == STW_HELP_MAN) {
+        print_help_man();
+    } else if (stw_help_form_asked() == STW_HELP_WORDS) {
+        for (size_t i = 0; i < n_commands; i++)
+            printf("command\t%s\t%s\n", commands[i].name, commands[i].summary);
+    } else {
+        print_help_text();
+    }
 }
 
 /* `stowage --version [--json]` */
@@ -84,6 +122,8 @@ static int unknown_command(const char *name) {
 static int command_line(int argc, char **argv) {
     static char help[] = "--help";
     if (argc < 2) return print_help(), 2;
+    if (strncmp(argv[1], "--help=", 7) == 0 && stw_help_form_take(argv[1] + 7))
+        return print_help(), 0;
     bool asks = strcmp(argv[1], "help") == 0;
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (asks && argc == 2))
         return print_help(), 0;

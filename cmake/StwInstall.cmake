@@ -14,7 +14,7 @@ if(STW_WITH_MPI)
 endif()
 
 # What ./demo builds: all that is installed, and nothing else.
-add_custom_target(installed DEPENDS stowage stowage-run stowage_static stw_nvtx
+add_custom_target(installed DEPENDS help_files stowage stowage-run stowage_static stw_nvtx
     $<TARGET_NAME_IF_EXISTS:stowage_shared> $<TARGET_NAME_IF_EXISTS:stw_mpi>)
 
 # ---- the library's one header --------------------------------------------------------------------
@@ -40,6 +40,14 @@ foreach(data "zoo json" "zoo csv" "arch csv" "examples yaml" "examples json" "cl
     install(DIRECTORY models/${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/stowage
         FILES_MATCHING PATTERN "*.${extension}")
 endforeach()
+# Manual pages and completions where man and the shells look for them under a prefix.
+install(DIRECTORY "${STW_HELP_FOLDER}/man1" DESTINATION ${CMAKE_INSTALL_MANDIR} OPTIONAL)
+install(FILES "${STW_HELP_FOLDER}/bash/stowage"
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions OPTIONAL)
+install(FILES "${STW_HELP_FOLDER}/zsh/_stowage"
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions OPTIONAL)
+install(FILES "${STW_HELP_FOLDER}/fish/stowage.fish"
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d OPTIONAL)
 install(FILES LICENSE README.md CHANGELOG.md HACKING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # What they link to lies beside them as in the tree (tests/lint/links.sh).

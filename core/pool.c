@@ -20,6 +20,7 @@ typedef struct chunk {
 struct stw_pool {
     chunk *chunks; /* the newest first; only it takes further objects */
     size_t next_capacity;
+    bool failed;
 };
 
 stw_pool *stw_pool_new(void) {
@@ -57,6 +58,7 @@ void *stw_pool_alloc(stw_pool *pool, size_t size) {
     if (c == NULL || c->capacity - c->used < size) {
         bool large = size > pool->next_capacity / 4;
         c = chunk_new(large ? size : pool->next_capacity);
+        pool->failed |= c == NULL;
         if (c == NULL) return NULL;
         if (large && pool->chunks != NULL) { /* a separate chunk, after the current one */
             c->next = pool->chunks->next;
@@ -71,6 +73,8 @@ void *stw_pool_alloc(stw_pool *pool, size_t size) {
     c->used += size;
     return object;
 }
+
+bool stw_pool_has_failed(const stw_pool *pool) { return pool->failed; }
 
 void *stw_pool_array(stw_pool *pool, size_t n, size_t size) {
     size_t bytes = 0;

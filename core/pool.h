@@ -4,6 +4,7 @@
 #ifndef STW_CORE_POOL_H
 #define STW_CORE_POOL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/status.h"
@@ -17,6 +18,8 @@ void stw_pool_free(stw_pool *pool);
 /** `size` zeroed bytes, aligned for any type; NULL if out of memory. Size 0 gives a valid
  * pointer. */
 void *stw_pool_alloc(stw_pool *pool, size_t size);
+/** Has the pool ever had no memory? For code that makes many strings and asks once, at the end. */
+bool stw_pool_has_failed(const stw_pool *pool);
 /** n zeroed elements of `size` bytes; NULL if out of memory or if n * size overflows. */
 void *stw_pool_array(stw_pool *pool, size_t n, size_t size);
 /** A copy of a string (NULL gives NULL). */

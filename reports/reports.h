@@ -11,6 +11,7 @@
 #include "plan/files/size.h"
 #include "plan/files/sweep.h"
 #include "plan/measured/compare.h"
+#include "plan/measured/explanation.h"
 
 typedef enum stw_format {
     STW_FORMAT_TERMINAL,
@@ -111,6 +112,11 @@ STW_MUST_USE stw_status stw_report_sizes(const stw_size_answer *answers, uint32_
 /** The same for a screen of 25 lines: the columns that decide, and at most ten rows. */
 STW_MUST_USE stw_status stw_report_size_summary(const stw_size_answer *answers, uint32_t n,
                                                 stw_text *out, stw_error *err);
+
+/** Why memory ended (JSON: stowage.explanation/1; CSV: its components).
+ * @param all false: a terminal gets a screen of 25 lines */
+STW_MUST_USE stw_status stw_report_explanation(const stw_explanation *explanation, bool all,
+                                               stw_format format, stw_text *out, stw_error *err);
 
 /* ---- traces: the same events for simulated and real runs ---- */
 typedef struct stw_trace_event {

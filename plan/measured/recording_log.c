@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/text.h"
+#include "plan/measured/log_line.h"
 #include "plan/measured/recording.h"
 
 #define KIB 1024.0
@@ -210,33 +211,13 @@ static stw_status read_line(const reader *r) {
     return status;
 }
 
-/* Up to the end of the line or a carriage return; without colours ("ESC [ 36 m"). */
-static const char *next_line(const char *at, const char *end, stw_text *line) {
-    line->length = 0;
-    if (line->data != NULL) line->data[0] = '\0';
-    while (at < end && *at != '\n' && *at != '\r') {
-        const char *from = at;
-        while (at < end && *at != '\n' && *at != '\r' && *at != '\033' && *at != '\0') at++;
-        stw_text_append(line, from, (size_t)(at - from));
-        if (at < end && *at == '\0') {
-            stw_text_append(line, " ", 1);
-            at++;
-        }
-        if (at == end || *at != '\033') continue;
-        at++;
-        while (at < end && *at != '\n' && *at != '\r' && !isalpha((unsigned char)*at)) at++;
-        if (at < end && isalpha((unsigned char)*at)) at++;
-    }
-    return at;
-}
-
 stw_status stw_recording_parse_log(stw_recording *samples, const char *file, const char *text,
                                    size_t length, stw_error *err) {
     stw_text line = STW_TEXT_INIT;
     reader r = {.samples = samples, .file = file, .number = 1, .err = err};
     stw_status status = STW_STATUS_OK;
     for (const char *at = text, *end = text + length; at < end && status == STW_STATUS_OK; at++) {
-        at = next_line(at, end, &line);
+        at = stw_log_line(at, end, &line);
         status = stw_text_status(&line, err);
         r.line = line.data != NULL ? line.data : "";
         if (status == STW_STATUS_OK) status = read_line(&r);

@@ -22,6 +22,12 @@ env -i PATH=/usr/bin:/bin "$prefix/bin/stowage" inspect Qwen3-0.6B --json >inspe
 grep -q '596049920' inspect.json || fail "Qwen3-0.6B has 596049920 parameters"
 env -i PATH=/usr/bin:/bin "$prefix/bin/stowage" clusters p5en | grep -q H200 || fail "the moved program does not find its clusters"
 
+# Manual pages, completions and examples lie where man and the shells look for them.
+for file in man/man1/stowage.1 man/man1/stowage-explain.1 man/man1/stowage-run.1 bash-completion/completions/stowage \
+    zsh/site-functions/_stowage fish/vendor_completions.d/stowage.fish stowage/examples/default.yaml; do
+    [ -s "$prefix/share/$file" ] || fail "share/$file is not installed"
+done
+
 # The installed documents have no dead links.
 docs=$(dirname "$(find "$prefix/share/doc" -name HACKING.md)")
 [ -f "$docs/docs/library.md" ] || fail "no documents"

@@ -100,6 +100,8 @@ screen record -o recorded.json -- sh -c 'sleep 1'
 screen diff stowage.json fsdp2.json
 screen diff fsdp2.json stowage.json
 screen diff stowage.json stowage.json
+screen explain "$corpus/failure/torch22_backward" fsdp2.json
+screen explain "$corpus/failure/kernel_cgroup" fsdp2.json
 screen sweep --model tiny --cluster tiny.yaml --vary nodes=1:16 --vary batch.seq_len=1k:8k --time-limit 5
 screen sweep --model tiny --cluster tiny.yaml --vary engine=stowage,fsdp2,megatron,deepspeed --vary batch.seq_len=1k:4k
 screen size --model tiny --gpus h100-80g,h200,l40s --time-limit 5
@@ -114,7 +116,7 @@ screen state list empty
 screen state verify empty
 
 # help: 80 columns, as many lines as there are options
-for command in plan simulate run validate size sweep diff inspect models clusters calibrate record state report help; do
+for command in plan simulate run validate size sweep diff inspect models clusters calibrate record state report explain help; do
     n=$((n + 1))
     "$STOWAGE" help $command >"$n.txt" 2>/dev/null || "$STOWAGE" --help >"$n.txt"
     echo "$n: help $command" >>screens.txt

@@ -36,6 +36,11 @@ const walk_file walk_files[] = {
                         "M\x01\x01\x8c\x0e"
                         "allocated_sizeM\x01\x01"
                         "uau."},
+    {"error.log",
+     "Traceback (most recent call last):\n  File \"torch/nn/functional.py\", line 3, in linear\n"
+     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
+     "capacity of 1.00 GiB of which 0 bytes is free. Of the allocated memory 1.00 GiB is allocated "
+     "by PyTorch, and 0 bytes is reserved by PyTorch but unallocated.\n"},
     {"run.yaml", "batch: {micro_batch: 1, seq_len: 32}\nplacement: {moments: host}\n"
                  "optimizer: {clip_norm: 1}\n"},
 };
@@ -163,6 +168,10 @@ const walk_case walk_cases[] = {
      .arguments = {"stowage", "validate", "{in}/foreign.json", "{in}/trainer.log",
                    "{in}/snapshot.pickle", "--json"},
      .code = 3},
+    {.name = "explain", .arguments = {"stowage", "explain", "{in}/error.log"}},
+    {.name = "explain snapshot",
+     .arguments = {"stowage", "explain", "{in}/snapshot.pickle", "-o", "why.json"},
+     .outputs = {"why.json"}},
     {.name = "validate --learn",
      .arguments = {"stowage", "validate", "{in}/foreign.json", "{in}/samples.csv", "--learn",
                    "learned.yaml"},
