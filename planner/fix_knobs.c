@@ -449,6 +449,13 @@ static bool uses_nvme(const stw_plan *plan) {
     return true;
 }
 
+static void add_kept(const adding *to) {
+    const uint64_t keep = to->plan->run.checkpoint.keep;
+    if (to->plan->run.checkpoint.every > 0 && keep > 1)
+        add_knob(to, counted("checkpoint.keep", "fewer checkpoints stay on a node's disk",
+                             STW_KNOB_DOWN, keep, 1, keep - 1));
+}
+
 static void add_machines(const adding *to) {
     const uint64_t nodes = to->plan->cluster.nodes;
     const uint64_t disk = to->plan->cluster.nvme.capacity_bytes / GIB;
@@ -490,6 +497,7 @@ void stw_knobs_of(const stw_plan *plan, stw_knobs *out) {
     add_choices(&to);
     add_roles(&to);
     add_host_room(&to);
+    add_kept(&to);
     add_ways(&to);
     add_parallel(&to);
     add_quality(&to);

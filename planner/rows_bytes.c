@@ -92,10 +92,15 @@ static bool any_at(const stw_build *b, uint32_t node_kind, stw_instant at) {
     return false;
 }
 
-static bool any_on_nvme(const stw_build *b) {
-    for (uint32_t p = 0; p < b->cost->n_places; p++)
-        if (stw_build_bytes(b, b->cost->job->largest, p, 0)->unit[STW_AT_STEP][STW_TIER_NVME] > 0)
-            return true;
+static bool any_on_nvme(const stw_build *b, uint32_t node_kind, stw_instant at) {
+    const stw_job *job = b->cost->job;
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        for (uint32_t p = 0; p < b->cost->n_places; p++) {
+            const stw_place_bytes *bytes = stw_build_bytes(b, k, p, 0);
+            if (job->node_kinds[node_kind].kind_ranks[k] > 0 &&
+                (bytes->unit[at][STW_TIER_NVME] > 0 || bytes->once[at][STW_TIER_NVME] > 0))
+                return true;
+        }
     return false;
 }
 
@@ -119,9 +124,12 @@ static stw_status add_node(const stw_build *b, uint32_t node_kind, stw_error *er
             if (locked && rows[i].limit_bytes == UINT64_MAX) continue;
             STW_TRY(add_node_row(b, node_kind, &rows[i], err));
         }
-    const node_row nvme = {STW_TIER_NVME, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, false,
+    /* with the files of a checkpoint there is most while one is written */
+    const bool saves = any_on_nvme(b, node_kind, STW_AT_CHECKPOINT);
+    const node_row nvme = {STW_TIER_NVME, saves ? STW_PHASE_CHECKPOINT : STW_PHASE_OPTIMIZER_STEP,
+                           saves ? STW_AT_CHECKPOINT : STW_AT_STEP, false,
                            cluster->nvme.capacity_bytes};
-    if (any_on_nvme(b)) STW_TRY(add_node_row(b, node_kind, &nvme, err));
+    if (any_on_nvme(b, node_kind, nvme.at)) STW_TRY(add_node_row(b, node_kind, &nvme, err));
 out:
     return status;
 }

@@ -12,6 +12,7 @@
 #include "core/deadline.h"
 #include "plan/spec/registry.h"
 #include "planner/clock.h"
+#include "planner/copies.h"
 
 #define MOST_TURNS 32u
 #define MOST_TOLD 4u
@@ -374,7 +375,7 @@ out:
     return status;
 }
 
-stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *given, stw_error *err) {
+static stw_status solve_and_turn(stw_plan *plan, const stw_planner_options *given, stw_error *err) {
     stw_planner_options whole = *given;
     const stw_planner_options *options = &whole;
     whole.again = stw_planner_solve;
@@ -396,4 +397,9 @@ stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *given, s
     stw_run_spec_free(&s.defaults);
     stw_pool_free(s.pool);
     return status;
+}
+
+stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *given, stw_error *err) {
+    const stw_status status = solve_and_turn(plan, given, err);
+    return status == STW_STATUS_OK ? stw_planner_choose_copies(plan, given, err) : status;
 }

@@ -51,6 +51,7 @@ const char *stw_component_words(stw_component component) {
         [STW_COMPONENT_PAGE_LOCK_CACHE] = "freed page-locked blocks that torch keeps",
         [STW_COMPONENT_PROCESS] = "processes of the ranks",
         [STW_COMPONENT_CHECKPOINT_STAGING] = "copies for a checkpoint",
+        [STW_COMPONENT_CHECKPOINT_FILES] = "files of checkpoints",
         [STW_COMPONENT_OBJECT_STORE] = "objects of a scheduler",
         [STW_COMPONENT_DATA_LOADERS] = "data loaders"};
     const char *word = (unsigned)component < STW_N_COMPONENTS ? words[component] : NULL;

@@ -403,7 +403,7 @@ void stw_section_uses(const stw_section *s) {
         stw_doc_line(s->out, s->format, "NVMe: %s of %s per node (%s)%s.",
                      stw_word_gib(f->nvme_peak).text, stw_word_gib(f->nvme_capacity).text,
                      stw_word_share((double)f->nvme_peak, (double)f->nvme_capacity).text,
-                     !s->plan->job->engine->nvme_commits ? ""
+                     !s->plan->job->engine->nvme_commits || f->state_bytes[STW_TIER_NVME] == 0 ? ""
                      : stw_nvme_copies(s->plan->job) > 1 ? ", two copies of the state"
                                                          : ", one copy of the state");
 }

@@ -2,11 +2,15 @@
 /* Weight sync and checkpoint of a trainer: bytes, buckets, files, copies on the host, and what
  * ranks have to tell each other. Read off the programs of a plan that fits. */
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 
 #include "core/checked.h"
 #include "plan/engines/sync_plan.h"
 #include "plan/engines/weight_sync.h"
 #include "plan/files/plan_file.h"
+#include "plan/program/collectives.h"
+#include "plan/spec/registry.h"
 #include "reports/plan_sections.h"
 
 /* Sum over the operations of a kind in a phase of one rank's program. */
@@ -19,34 +23,151 @@ static uint64_t sum(const stw_program *program, stw_phase phase, stw_op_kind kin
     return bytes;
 }
 
-static void put_checkpoint(const stw_section *s) {
-    const stw_plan *plan = s->plan;
+/* ---- checkpoint ---- */
+
+/* What all ranks write together, and hold on a node for it. */
+typedef struct saving {
+    uint64_t bytes, files, writers, staged;
+    uint64_t most; /* that one rank writes */
+} saving;
+
+static saving saving_of(const stw_plan *plan) {
     const stw_job *job = plan->job;
-    uint64_t bytes = 0, files = 0, writers = 0, staged = 0;
+    saving all = {0};
     for (uint32_t k = 0; k < job->n_kinds; k++) {
         const uint64_t own = sum(plan->programs[k], STW_PHASE_CHECKPOINT, STW_OP_FILE_WRITE);
         const stw_movement *m = stw_program_movement(plan->programs[k], STW_PHASE_CHECKPOINT);
         const uint64_t ranks = job->kinds[k].n_ranks;
+        if (m != NULL) all.files = stw_plus(all.files, stw_times(m->files, ranks));
         if (own == 0) continue;
-        bytes = stw_plus(bytes, stw_times(own, ranks));
-        files = stw_plus(files, stw_times(m->files, ranks));
-        writers += ranks;
+        all.bytes = stw_plus(all.bytes, stw_times(own, ranks));
+        all.most = stw_max_u64(all.most, own);
+        all.writers += ranks;
     }
     for (uint32_t n = 0; n < job->n_node_kinds; n++)
-        staged = stw_max_u64(staged, plan->node_peaks[n]
-                                         .phase[STW_PHASE_CHECKPOINT][STW_TIER_HOST]
-                                         .components[STW_COMPONENT_CHECKPOINT_STAGING]);
-    if (bytes == 0) return;
+        all.staged = stw_max_u64(all.staged, plan->node_peaks[n]
+                                                 .phase[STW_PHASE_CHECKPOINT][STW_TIER_HOST]
+                                                 .components[STW_COMPONENT_CHECKPOINT_STAGING]);
+    return all;
+}
+
+/* Of the largest kind of rank, in its movement. */
+static void put_collectives(const stw_section *s) {
+    const stw_job *job = s->plan->job;
+    stw_collectives all;
+    uint64_t count = 0;
+    char note[320] = "";
+    if (stw_program_collectives(job, s->plan->programs[job->largest], s->plan->pool, &all, NULL) !=
+        STW_STATUS_OK) {
+        s->out->failed = true;
+        return;
+    }
+    for (uint32_t i = 0; i < all.n; i++)
+        if (all.rows[i].phase == STW_PHASE_CHECKPOINT) count = stw_plus(count, all.rows[i].count);
+    if (job->engine->save_metadata != NULL && count > 0)
+        job->engine->save_metadata(job, note, sizeof note);
+    if (stw_run_spec_saves_own(&s->plan->run))
+        snprintf(note, sizeof note, "who writes what follows from the plan");
+    stw_doc_line(s->out, s->format, "Collectives of a rank in a save: %" PRIu64 "%s%s%s.", count,
+                 note[0] != '\0' ? " (" : "", note, note[0] != '\0' ? ")" : "");
+}
+
+/* Bytes of a node's host that nothing takes, whatever the phase. */
+static uint64_t free_on_hosts(const stw_plan *plan) {
+    const uint64_t capacity = stw_plan_host_capacity(plan);
+    const uint64_t locked = plan->cluster.host.page_lock_limit_bytes;
+    uint64_t left = UINT64_MAX;
+    for (uint32_t n = 0; n < plan->job->n_node_kinds; n++)
+        for (int p = 0; p < STW_N_PHASES; p++) {
+            const stw_peak *host = &plan->node_peaks[n].phase[p][STW_TIER_HOST];
+            left = stw_min_u64(left, capacity - stw_min_u64(host->total, capacity));
+            left = stw_min_u64(left, locked - stw_min_u64(host->page_locked, locked));
+        }
+    return left;
+}
+
+/* What more copies on the host would do: as many bytes as the disk takes while the step waits. */
+static void put_copies(const stw_section *s, const saving *all, double stall_s) {
+    const stw_plan *plan = s->plan;
+    const double share = plan->save_s > 0 ? stall_s / plan->save_s : 0;
+    const uint64_t mib = 1ull << 20;
+    const uint64_t more = stw_times(stw_div_up_u64(stw_scaled(all->most, share), mib), mib);
+    const uint64_t copies = stw_plus(plan->run.checkpoint.copies_bytes, more);
+    const uint64_t node = stw_times(more, plan->job->ranks_per_node), left = free_on_hosts(plan);
+    if (node <= left)
+        stw_doc_line(s->out, s->format,
+                     "--set checkpoint.copies=%" PRIu64 "MiB, or auto, takes this wait away: the "
+                     "step copies what is not written yet. That is %s more of a node's host, of "
+                     "which %s are free.",
+                     copies / mib, stw_word_gib(node).text, stw_word_gib(left).text);
+    else
+        stw_doc_line(s->out, s->format,
+                     "Copies of what is not written yet would take this wait away, but are %s more "
+                     "of a node's host, of which %s are free; checkpoint.copies: auto copies as "
+                     "much as fits.",
+                     stw_word_gib(node).text, stw_word_gib(left).text);
+}
+
+/* How long a save takes, and what it stops. */
+static void put_stall(const stw_section *s, const saving *all) {
+    const stw_plan *plan = s->plan;
+    const stw_movement *m =
+        stw_program_movement(plan->programs[plan->job->largest], STW_PHASE_CHECKPOINT);
+    const double stall_s = plan->time_s[STW_PHASE_CHECKPOINT], save_s = plan->save_s;
+    if (m == NULL || !m->behind || !isfinite(stall_s) || !isfinite(save_s)) return;
+    if (!m->by_stowage) {
+        stw_doc_line(s->out, s->format,
+                     "A save takes %s and stops training for %s: until everything is copied, and "
+                     "where the save before is not complete.",
+                     stw_word_seconds(save_s).text, stw_word_seconds(stall_s).text);
+        return;
+    }
+    if (stall_s <= 0) {
+        stw_doc_line(s->out, s->format,
+                     "A save takes %s beside training and stops nothing: it is ahead of the next "
+                     "step, or within the buckets on the host that the step copies to.",
+                     stw_word_seconds(save_s).text);
+        return;
+    }
+    stw_doc_line(s->out, s->format,
+                 "A save takes %s beside training. The next step copies what the buckets on the "
+                 "host hold, and waits for the rest: %s.",
+                 stw_word_seconds(save_s).text, stw_word_seconds(stall_s).text);
+    put_copies(s, all, stall_s);
+}
+
+/* What stays on the disks. */
+static void put_kept(const stw_section *s, const saving *all) {
+    const stw_plan *plan = s->plan;
+    const uint64_t keep = plan->run.checkpoint.keep;
+    const uint64_t node = stw_div_up_u64(all->bytes, plan->cluster.nodes);
+    if (keep == 0)
+        stw_doc_line(s->out, s->format,
+                     "All are kept (checkpoint.keep: 0): each takes %s of a node's disk.",
+                     stw_word_gib(node).text);
+    else
+        stw_doc_line(s->out, s->format,
+                     "%" PRIu64 " are kept, and one more while it is written: %s of a node's "
+                     "disk%s.",
+                     keep, stw_word_gib(stw_times(keep + 1, node)).text,
+                     plan->cluster.nvme.capacity_bytes > 0 ? ""
+                                                           : ", whose size is not known "
+                                                             "(node.nvme.capacity)");
+}
+
+static void put_checkpoint(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    const saving all = saving_of(plan);
+    if (all.bytes == 0) return;
     stw_doc_line(s->out, s->format,
                  "Checkpoint: %s after one iteration of %" PRIu64 ", in %" PRIu64
                  " files of tensors written by %" PRIu64 " of %" PRIu32
                  " ranks; every element once. Copies on the host: at most %s per node.",
-                 stw_word_gib(bytes).text, plan->run.checkpoint.every, files, writers, job->world,
-                 stw_word_gib(staged).text);
-    char metadata[320] = "";
-    if (job->engine->save_metadata != NULL)
-        job->engine->save_metadata(job, metadata, sizeof metadata);
-    if (metadata[0] != '\0') stw_doc_line(s->out, s->format, "Metadata: %s.", metadata);
+                 stw_word_gib(all.bytes).text, plan->run.checkpoint.every, all.files, all.writers,
+                 plan->job->world, stw_word_gib(all.staged).text);
+    put_collectives(s);
+    put_stall(s, &all);
+    put_kept(s, &all);
 }
 
 /* A framework that hands over whole tensors in buckets has no room for a larger one. */

@@ -21,12 +21,15 @@ static void note_seconds(stw_plan *plan, const stw_program *program, const stw_s
         if (movement->role_number != 0 || !stw_sim_predicts(plan, movement)) continue;
         double *time_s = &plan->time_s[movement->phase];
         *time_s = fmax(*time_s, stw_sim_phase_seconds(sim, movement->phase));
+        if (movement->phase == STW_PHASE_CHECKPOINT)
+            plan->save_s = fmax(plan->save_s, sim->phase_s[STW_PHASE_CHECKPOINT]);
     }
 }
 
 stw_status stw_sim_plan(stw_plan *plan, stw_sim **sims, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = (double)NAN;
+    plan->save_s = (double)NAN;
     bool unseen = sims == NULL && plan->verdict == STW_VERDICT_DOES_NOT_FIT;
     for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
         stw_sim *sim = NULL;
@@ -68,6 +71,7 @@ static const char *describe(double seconds, char *out, size_t out_size) {
 
 stw_status stw_sim_check(stw_plan *plan, const char *file, stw_sim **sims, stw_error *err) {
     double stated_s[STW_N_PHASES];
+    const double stated_save_s = plan->save_s;
     char found[40], follows[40];
     memcpy(stated_s, plan->time_s, sizeof stated_s);
     stw_status status = stw_sim_plan(plan, sims, err);
@@ -77,5 +81,10 @@ stw_status stw_sim_check(stw_plan *plan, const char *file, stw_sim **sims, stw_e
                 err, STW_STATUS_BAD_INPUT, file, "time_s.%s: found %s, the simulation gives %s",
                 stw_phase_name((stw_phase)p), describe(stated_s[p], found, sizeof found),
                 describe(plan->time_s[p], follows, sizeof follows));
+    if (status == STW_STATUS_OK && !same(stated_save_s, plan->save_s))
+        status = stw_fail(err, STW_STATUS_BAD_INPUT, file,
+                          "time_s.save: found %s, the simulation gives %s",
+                          describe(stated_save_s, found, sizeof found),
+                          describe(plan->save_s, follows, sizeof follows));
     return status;
 }

@@ -7,6 +7,7 @@
 #include "core/deadline.h"
 #include "plan/program/share.h"
 #include "sim/hidden.h"
+#include "sim/stall.h"
 
 /* Operations that end within this share of a step end together: their times differ only by
  * rounding.
@@ -293,7 +294,7 @@ static stw_status make(const stw_job *job, const stw_program *program, simulatio
     }
     for (unsigned p = 0; p < STW_N_PHASES; p++)
         sim->phase_start_s[p] = sim->phase_end_s[p] = sim->phase_s[p] = NAN;
-    sim->exposed_s = NAN;
+    sim->exposed_s = sim->stall_s = NAN;
     *out = sim;
     return STW_STATUS_OK;
 }
@@ -313,6 +314,7 @@ static stw_status run(const stw_job *job, const stw_program *program, bool accou
         if (accounts) account(sim, &program->movements[m], &live);
     }
     STW_TRY(stw_sim_hide(sim, err));
+    STW_TRY(stw_sim_stall(sim, err));
     *out = sim;
     sim = NULL;
 out:
@@ -331,6 +333,7 @@ void stw_sim_free(stw_sim *sim) {
 
 double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase) {
     const bool hidden = phase == STW_PHASE_OPTIMIZER_STEP && !isnan(sim->exposed_s);
+    if (phase == STW_PHASE_CHECKPOINT && !isnan(sim->stall_s)) return sim->stall_s;
     return hidden ? sim->exposed_s : sim->phase_s[phase];
 }
 

@@ -23,6 +23,7 @@ typedef struct stw_sim {
     double phase_start_s[STW_N_PHASES], phase_end_s[STW_N_PHASES];
     double phase_s[STW_N_PHASES]; /* of the trainer's movements; NaN: it has none */
     double exposed_s; /* what a step adds to an iteration (hidden.h); NaN: it is not hidden */
+    double stall_s;   /* what a save beside training adds to one (stall.h); NaN: there is none */
     double busy_s[STW_N_PHASES][STW_N_RESOURCES]; /* seconds of demand done */
     stw_peaks peaks;                              /* in list order, the order of allocation */
 } stw_sim;
@@ -33,7 +34,7 @@ STW_MUST_USE stw_status stw_sim_run(const stw_job *job, const stw_program *progr
                                     stw_error *err);
 void stw_sim_free(stw_sim *sim);
 /** Seconds that a phase of the trainer adds to an iteration (NaN: no such movement): all of its
- * seconds, of a step that goes on beside a forward those that this has to wait for. */
+ * seconds, of a step or a checkpoint that goes on beside others those that these wait for. */
 double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase);
 /** Is the simulated time of a phase a prediction? Not where the plan does not fit, and not for what
  * the framework would do on GPUs that the cluster lacks: nobody will run it. */

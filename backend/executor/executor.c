@@ -37,9 +37,9 @@ static stw_status check_plan(const stw_plan *plan, const stw_executor_options *o
         for (uint32_t m = 0; m < plan->programs[k]->n_movements; m++) {
             const stw_movement *movement = &plan->programs[k]->movements[m];
             any = any || (movement->by_stowage && movement->executable);
-            /* a step needs no weight sync: it is left out, as other roles' movements are */
+            /* a step needs neither: they are left out, as other roles' movements are */
             if (movement->by_stowage && !movement->executable &&
-                movement->phase != STW_PHASE_WEIGHT_SYNC)
+                movement->phase != STW_PHASE_WEIGHT_SYNC && movement->phase != STW_PHASE_CHECKPOINT)
                 return stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_phase_name(movement->phase),
                                 "this version plans and simulates the movement (load method %s, "
                                 "%u nodes) but does not execute it",

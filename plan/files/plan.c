@@ -52,6 +52,7 @@ static stw_status make(stw_model *model, bool borrows, const stw_cluster *cluste
     plan->run = *run; /* takes over its pool */
     memset(run, 0, sizeof *run);
     for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = NAN;
+    plan->save_s = NAN;
     plan->objective_s = plan->solver.objective = plan->solver.bound = NAN;
     plan->solver.gap = NAN;
     plan->solver.name = plan->solver.version = "";

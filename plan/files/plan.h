@@ -132,11 +132,13 @@ typedef struct stw_plan {
     stw_peaks *node_peaks;       /* [job->n_node_kinds], tier host; per node */
     stw_replayed *replayed;      /* [job->n_kinds] what torch reserves; all 0 where the engine has
                                     one arena */
-    double time_s[STW_N_PHASES]; /* one pass, simulated; NaN: no such movement, or unknown */
-    double objective_s;          /* the planner's estimate of an iteration by its rows, and
-                                    1/STW_LOAD_SPREAD of the load; reports show it without that */
-    bool walk_alone; /* derive without a replay: the question is whether bytes are over a limit.
-                        Then `shown` is not made, and nothing is at risk by what is reserved */
+    double time_s[STW_N_PHASES]; /* one pass, simulated; NaN: no such movement, or unknown. Of a
+                                    checkpoint: by which it stops training */
+    double save_s; /* from the begin of a checkpoint to its last file, simulated; NaN: as above */
+    double objective_s; /* the planner's estimate of an iteration by its rows, and
+                           1/STW_LOAD_SPREAD of the load; reports show it without that */
+    bool walk_alone;    /* derive without a replay: the question is whether bytes are over a limit.
+                           Then `shown` is not made, and nothing is at risk by what is reserved */
     uint32_t n_prices, n_bindings, n_fixes;
     stw_price *prices;
     stw_binding *bindings;

@@ -74,11 +74,14 @@ static stw_status check_tier(const reader *r, const stw_node *parent, const char
 
 /* Phases in a map must be those of the plan, each with its object. */
 static stw_status check_phases(const stw_tree *tree, const stw_node *map,
-                               const bool has[STW_N_PHASES], const char *other_key,
+                               const bool has[STW_N_PHASES], const char *const *others,
                                stw_error *err) {
     for (size_t i = 0; i < map->n_items; i++) {
         stw_phase phase;
-        if (other_key != NULL && strcmp(map->items[i]->key, other_key) == 0) continue;
+        bool other = false;
+        for (size_t o = 0; others != NULL && others[o] != NULL; o++)
+            other = other || strcmp(map->items[i]->key, others[o]) == 0;
+        if (other) continue;
         stw_status status = stw_part_phase(tree, map->items[i], &phase, err);
         if (status != STW_STATUS_OK) return status;
         if (!has[phase])
@@ -185,7 +188,8 @@ static stw_status check_summary(const reader *r, const char *key, stw_tier tier,
     const owner of = {place, STW_NONE, NULL};
     STW_TRY(stw_node_object(r->tree, r->tree->root, "peaks", &peaks, err));
     STW_TRY(stw_node_object(r->tree, peaks, key, &map, err));
-    STW_TRY(check_phases(r->tree, map, has, "peak", err));
+    const char *const peak[] = {"peak", NULL};
+    STW_TRY(check_phases(r->tree, map, has, peak, err));
     for (int p = 0; p < STW_N_PHASES; p++) {
         uint64_t bytes = stw_plan_worst_bytes(r->plan, (stw_phase)p, tier);
         if (!has[p]) continue;
@@ -202,11 +206,14 @@ static stw_status read_times(reader *r, const bool has[STW_N_PHASES], stw_error 
     const stw_node *map = NULL;
     double stated = NAN;
     STW_TRY(stw_node_object(r->tree, r->tree->root, "time_s", &map, err));
-    STW_TRY(check_phases(r->tree, map, has, "iteration", err));
+    const char *const sums[] = {"iteration", has[STW_PHASE_CHECKPOINT] ? "save" : NULL, NULL};
+    STW_TRY(check_phases(r->tree, map, has, sums, err));
     for (int p = 0; p < STW_N_PHASES; p++)
         if (has[p])
             STW_TRY(stw_part_seconds(r->tree, map, stw_phase_name((stw_phase)p),
                                      &r->plan->time_s[p], err));
+    if (has[STW_PHASE_CHECKPOINT])
+        STW_TRY(stw_part_seconds(r->tree, map, "save", &r->plan->save_s, err));
     STW_TRY(stw_part_seconds(r->tree, map, "iteration", &stated, err));
     double sum = stw_plan_iteration_s(r->plan);
     if (isnan(sum) ? isnan(stated) : fabs(stated - sum) <= 1e-9 * sum) goto out;

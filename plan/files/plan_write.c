@@ -458,6 +458,7 @@ static void write_times(const stw_plan *plan, stw_json *json) {
     for (int p = 0; p < STW_N_PHASES; p++)
         if (stw_plan_has_phase(plan, (stw_phase)p))
             stw_json_double(json, stw_phase_name((stw_phase)p), plan->time_s[p]);
+    if (stw_plan_has_phase(plan, STW_PHASE_CHECKPOINT)) stw_json_double(json, "save", plan->save_s);
     stw_json_double(json, "iteration", stw_plan_iteration_s(plan));
     stw_json_end(json);
 }

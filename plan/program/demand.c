@@ -392,6 +392,13 @@ static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *
     add_links(&time, out);
 }
 
+/* Objects are pickled, and their sizes go before them: two small collectives each. */
+static void demand_agree(const stw_job *job, const stw_op *op, stw_demand *out) {
+    uint32_t ranks, on_node;
+    stw_job_group_size(job, op->group, &ranks, &on_node);
+    if (ranks > 1) out->startup_s = calls_of(op) * 2 * CLIP_OF_RANKS_S;
+}
+
 static void demand_all_to_all(const stw_job *job, const stw_op *op, stw_demand *out) {
     uint32_t ranks, on_node;
     stw_job_group_size(job, op->group, &ranks, &on_node);
@@ -442,9 +449,9 @@ static void demand_file_read(const stw_job *job, const stw_op *op, stw_demand *o
         seconds_of((double)stored * ranks, job->cluster->nvme.read_bps);
 }
 
-/* Files of a checkpoint. An asynchronous save writes them beside the iterations that follow. */
+/* Files of a checkpoint. */
 static void demand_file_write(const stw_job *job, const stw_op *op, stw_demand *out) {
-    if (!job->run->checkpoint.async) add_disk(job, true, (double)op->bytes, out);
+    add_disk(job, true, (double)op->bytes, out);
 }
 
 /* What a node shares was charged for all of its ranks. */

@@ -114,8 +114,10 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
         return stw_job_tp(job) > 1;
     case STW_NEED_NVME:
         return nvme;
-    case STW_NEED_TIERED:
-        return tiered;
+    case STW_NEED_STORES:
+        return tiered || (run->checkpoint.every > 0 && run->checkpoint.keep > 0);
+    case STW_NEED_WRITES:
+        return nvme || run->checkpoint.every > 0;
     case STW_NEED_COMMITS:
         return job->engine->nvme_commits;
     case STW_NEED_FILES:
@@ -154,6 +156,10 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
         return has_rollout(run);
     case STW_NEED_CHECKPOINTS:
         return run->checkpoint.every > 0;
+    case STW_NEED_OWN_SAVES:
+        return stw_run_spec_saves_own(run);
+    case STW_NEED_FOREIGN_SAVES:
+        return !stw_run_spec_saves_own(run);
     case STW_NEED_PARKED_PARAMS:
         return run->park.params;
     case STW_NEED_PARKED_MOMENTS:

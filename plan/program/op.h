@@ -27,7 +27,7 @@
      * from rank `peer` to its group, from staging into the target space */                        \
     X(FILE_READ, "file_read", FILE, PIECE, file_read, staged)                                      \
     /* bytes on the host into a file of a checkpoint */                                            \
-    X(FILE_WRITE, "file_write", FILE, PIECE, file_write, staged)                                   \
+    X(FILE_WRITE, "file_write", FILE, BUCKET, file_write, staged)                                  \
     X(PACK, "pack", COMPUTE, PIECE, place, staged)                                                 \
     X(SEND, "send", COLLECTIVE, PIECE, collective, staged)                                         \
     X(PLACE, "place", COMPUTE, PIECE, place, staged)                                               \
@@ -53,7 +53,9 @@
     /* `bytes`: what one rank has for all of them together */                                      \
     X(ALL_TO_ALL, "all_to_all", COLLECTIVE, BLOCK, all_to_all, unit)                               \
     /* messages between pairs of ranks: `bytes` come to this one */                                \
-    X(EXCHANGE, "exchange", COLLECTIVE, PIECE, exchange, unit)
+    X(EXCHANGE, "exchange", COLLECTIVE, PIECE, exchange, unit)                                     \
+    /* `calls` collectives by which ranks tell each other what is no tensor, or wait for all */    \
+    X(AGREE, "agree", COLLECTIVE, NOTHING, agree, nothing)
 
 #define X(name, text, class, unit, demand, check) STW_OP_##name,
 typedef enum stw_op_kind { STW_OP_TABLE(X) STW_N_OP_KINDS } stw_op_kind;

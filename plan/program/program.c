@@ -137,9 +137,10 @@ bool stw_movement_has(const stw_program *program, const stw_movement *movement, 
 }
 
 uint64_t stw_program_movement_hash(const stw_program *program, const stw_movement *movement) {
+    const uint64_t begins = movement->barrier | (uint64_t)movement->behind << 1;
     const uint64_t about[] = {(uint64_t)movement->phase,     movement->by_stowage,
                               movement->executable,          (uint64_t)movement->repeat,
-                              (uint64_t)movement->threading, movement->barrier,
+                              (uint64_t)movement->threading, begins,
                               movement->transfer.n_pieces,   movement->n_ops};
     uint64_t hash = XXH3_64bits(about, sizeof about);
     for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {

@@ -62,6 +62,7 @@ typedef struct stw_movement {
     uint32_t micro_batches; /* its tensors come and go so many times; 0: once */
     stw_transfer transfer;
     uint32_t files; /* that a rank writes, of a checkpoint */
+    bool behind;    /* of a checkpoint: its files are written beside the iterations that follow */
     uint32_t first_op, n_ops;
 } stw_movement;
 

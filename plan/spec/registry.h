@@ -80,6 +80,12 @@ const stw_engine_spec *stw_run_spec_engine(const stw_run_spec *run);
 static inline bool stw_engine_steps_inside(const stw_engine_spec *engine) {
     return engine->own_step && !engine->own_process;
 }
+/** Are checkpoints written, and by Stowage? Else a framework writes them. */
+static inline bool stw_run_spec_saves_own(const stw_run_spec *run) {
+    return run->checkpoint.every > 0 && stw_run_spec_engine(run)->own_step &&
+           (run->checkpoint.format == STW_CHECKPOINT_AUTO ||
+            run->checkpoint.format == STW_CHECKPOINT_STOWAGE);
+}
 /** The first key by which a run parks state on the host; NULL: none. */
 const char *stw_run_spec_parks(const stw_run_spec *run);
 /** Its name, or "NAME with optimizer.implementation: stowage". */

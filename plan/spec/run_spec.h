@@ -47,7 +47,8 @@ typedef enum stw_checkpoint_format {
     STW_CHECKPOINT_AUTO, /* the framework's own */
     STW_CHECKPOINT_HF,   /* whole tensors, as from_pretrained reads them */
     STW_CHECKPOINT_DCP,  /* torch.distributed.checkpoint */
-    STW_CHECKPOINT_TORCH_DIST
+    STW_CHECKPOINT_TORCH_DIST,
+    STW_CHECKPOINT_STOWAGE /* safetensors, written by Stowage */
 } stw_checkpoint_format;
 
 /** How parameters reach a rollout: plan/engines/weight_sync.h. */
@@ -219,9 +220,11 @@ typedef struct stw_run_spec {
     } load;
     struct {
         bool model, optimizer;
-        uint64_t every;  /* iterations; 0: never */
-        uint32_t format; /* stw_checkpoint_format */
-        bool async;      /* files are written beside the next iterations */
+        uint64_t every;        /* iterations; 0: never */
+        uint32_t format;       /* stw_checkpoint_format */
+        bool async;            /* files are written beside the next iterations */
+        uint64_t keep;         /* complete ones on disk; 0: all */
+        uint64_t copies_bytes; /* of a rank's host, beside two buckets; or STW_AUTO_BYTES */
     } checkpoint;
     struct {
         uint32_t method; /* stw_sync_method */

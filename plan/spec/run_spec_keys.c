@@ -76,11 +76,10 @@ static const stw_spec_word contents[] = {
     {"optimizer",
      offsetof(stw_run_spec, checkpoint.optimizer) - offsetof(stw_run_spec, checkpoint.model), NULL},
     END};
-static const stw_spec_word formats[] = {{"auto", STW_CHECKPOINT_AUTO, NULL},
-                                        {"hf", STW_CHECKPOINT_HF, NULL},
-                                        {"dcp", STW_CHECKPOINT_DCP, NULL},
-                                        {"torch_dist", STW_CHECKPOINT_TORCH_DIST, NULL},
-                                        END};
+static const stw_spec_word formats[] = {
+    {"auto", STW_CHECKPOINT_AUTO, NULL},       {"hf", STW_CHECKPOINT_HF, NULL},
+    {"dcp", STW_CHECKPOINT_DCP, NULL},         {"torch_dist", STW_CHECKPOINT_TORCH_DIST, NULL},
+    {"stowage", STW_CHECKPOINT_STOWAGE, NULL}, END};
 static const stw_spec_word sync_methods[] = {
     {"tensors", STW_SYNC_TENSORS, NULL}, {"buckets", STW_SYNC_BUCKETS, NULL}, END};
 static const stw_spec_word role_kinds[] = {{"rollout", STW_ROLE_ROLLOUT, NULL},
@@ -493,11 +492,23 @@ static const stw_spec_row rows_after[] = {
      .fallback = "0", .note = "iterations; 0: never", BOUNDS(1, 1e9), .zero = true},
     {WORDS("checkpoint.format", formats), AT(checkpoint.format),
      .also = "ckpt_format dist_ckpt_format", .fallback = "auto",
-     .note = "auto: the framework's own | hf: whole tensors through rank 0 | dcp | torch_dist",
+     .note = "auto: that of the optimizer's owner | hf: whole tensors through rank 0 | dcp | "
+             "torch_dist | stowage: safetensors, written beside training without a collective",
      .needs = NEEDS(CHECKPOINTS)},
     {BOOL("checkpoint.async"), AT(checkpoint.async), .also = "async_save", .fallback = "false",
      .note = "copied to the host first, written beside the next iterations",
-     .needs = NEEDS(CHECKPOINTS)},
+     .needs = NEEDS(CHECKPOINTS) | NEEDS(FOREIGN_SAVES)},
+    {COUNT("checkpoint.keep"), AT(checkpoint.keep),
+     .also = "save_total_limit max_actor_ckpt_to_keep", .fallback = "0",
+     .note = "complete ones that stay on the node's disk, which has room for one more; 0: all, "
+             "which are not held to node.nvme.capacity",
+     BOUNDS(1, 1e6), .zero = true, .needs = NEEDS(CHECKPOINTS)},
+    {BYTES("checkpoint.copies"), AT(checkpoint.copies_bytes), .words = auto_bytes,
+     .fallback = "0 B",
+     .note = "page-locked, of each rank, beside two buckets: copies of state that the next step "
+             "reaches before it is written; the step waits where they are full | auto: no waiting, "
+             "where the host has room",
+     BOUNDS(1, 1125899906842624.0), .zero = true, .needs = NEEDS(CHECKPOINTS) | NEEDS(OWN_SAVES)},
     {WORDS("weight_sync.method", sync_methods), AT(weight_sync.method), .fallback = "tensors",
      .note =
          "tensors: whole, one at a time | buckets: as many whole ones as fill roles.update_bucket",

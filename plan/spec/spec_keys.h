@@ -63,7 +63,10 @@ typedef struct stw_spec_word {
     X(PEERS, "a node has one GPU", "node.gpus: 2 or more")                                         \
     X(TP, "parallel.tp is 1", "parallel.tp: 2 or more")                                            \
     X(NVME, "no state can lie on NVMe", "engine: stowage and node.nvme.capacity above 0")          \
-    X(TIERED, "the engine keeps no state on NVMe", "engine: stowage")                              \
+    X(STORES, "neither state nor kept checkpoints lie on NVMe",                                    \
+      "engine: stowage or checkpoint.keep")                                                        \
+    X(WRITES, "nothing is written to NVMe",                                                        \
+      "checkpoint.every, or engine: stowage and node.nvme.capacity above 0")                       \
     X(COMMITS, "the engine writes state on NVMe in place", "engine: stowage")                      \
     X(FILES, "no weights are read from disk", "load.weights")                                      \
     X(CACHED, "files are read from disk", "load.page_cached: true")                                \
@@ -83,6 +86,8 @@ typedef struct stw_spec_word {
     X(CHUNKS, "the tokens of a micro batch are one chunk", "a smaller loss.chunk")                 \
     X(SYNCS, "no rollout takes the trainer's weights", "a role of kind rollout")                   \
     X(CHECKPOINTS, "no checkpoint is written", "checkpoint.every: 1 or more")                      \
+    X(OWN_SAVES, "the framework writes the checkpoints", "checkpoint.format: stowage")             \
+    X(FOREIGN_SAVES, "Stowage always writes beside training", NULL)                                \
     X(PARKED_PARAMS, "parameters are not parked", "park.params: host")                             \
     X(PARKED_MOMENTS, "moments are not parked", "park.moments: host")                              \
     X(STORE, "a node has no object store", "node.host.object_store")                               \

@@ -42,7 +42,8 @@
     X(DATA_LOADERS, "data_loaders")                                                                \
     X(ROLLOUT_WORK, "rollout_work")                                                                \
     X(ROLE_PROCESS, "role_process")                                                                \
-    X(PAGE_LOCK_CACHE, "page_lock_cache")
+    X(PAGE_LOCK_CACHE, "page_lock_cache")                                                          \
+    X(CHECKPOINT_FILES, "checkpoint_files")
 
 #define STW_TIER_TABLE(X) X(GPU, "gpu") X(HOST, "host") X(NVME, "nvme")
 

@@ -6,6 +6,7 @@
 
 #include "core/units.h"
 #include "plan/engines/bytes.h"
+#include "plan/program/collectives.h"
 #include "plan/program/staging.h"
 #include "planner/planner.h"
 #include "reports/remarks.h"
@@ -251,25 +252,49 @@ static void known_failures(void) {
     }
 }
 
-/* Collectives of metadata follow from engine, format and tensors: 398 tensors and three states. */
+static uint64_t collectives_of(const stw_plan *plan) {
+    stw_collectives all;
+    uint64_t count = 0;
+    CHECK_OK(stw_program_collectives(plan->job, plan->programs[plan->job->largest], plan->pool,
+                                     &all, err));
+    for (uint32_t i = 0; i < all.n; i++)
+        if (all.rows[i].phase == STW_PHASE_CHECKPOINT) count += all.rows[i].count;
+    return count;
+}
+
+/* Collectives of a save are operations of its movement: 398 tensors and three states. */
 static void metadata_of_saves(void) {
     static const struct {
         const char *settings[8];
+        uint64_t collectives;
         const char *says;
     } cases[] = {
-        {{FSDP2, "checkpoint.every=10"}, "4 collectives of objects"},
+        {{FSDP2, "checkpoint.every=10"}, 4, "torch.distributed.checkpoint"},
         {{FSDP2, "checkpoint.every=10", "checkpoint.format=hf", "checkpoint.contents=[model]"},
-         "each of 398 tensors"},
-        {{MEGATRON, "checkpoint.every=10"}, "5 collectives of objects"},
-        {{MEGATRON, FSDP, "checkpoint.every=10"}, "each of 1592 tensors"},
+         398,
+         "each tensor"},
+        {{MEGATRON, "checkpoint.every=10"}, 5, "torch_dist"},
+        {{MEGATRON, FSDP, "checkpoint.every=10"}, 4 * 398 + 4, "each uneven shard"},
         {{MEGATRON, FSDP, "checkpoint.every=10", "checkpoint.contents=[model]"},
-         "each of 398 tensors"},
+         398 + 4,
+         "each uneven shard"},
+        {{"engine=deepspeed", "checkpoint.every=10"}, 4, "two barriers"},
+        {{"engine=stowage", "checkpoint.every=10"}, 0, NULL},
+        {{FSDP2, "optimizer.implementation=stowage", "checkpoint.every=10"}, 0, ""},
+        {{FSDP2, "optimizer.implementation=stowage", "checkpoint.every=10",
+          "checkpoint.format=dcp"},
+         4,
+         "torch.distributed.checkpoint"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        stw_plan *plan = case_zoo("Qwen3-4B", cases[i].settings);
-        char text[480] = "";
-        plan->job->engine->save_metadata(plan->job, text, sizeof text);
-        CU_ASSERT_PTR_NOT_NULL(strstr(text, cases[i].says));
+        stw_plan *plan = solved("Qwen3-4B", cases[i].settings);
+        CU_ASSERT_EQUAL(collectives_of(plan), cases[i].collectives);
+        CU_ASSERT_EQUAL(plan->job->engine->save_metadata == NULL, cases[i].says == NULL);
+        if (cases[i].says != NULL) {
+            char text[480] = "";
+            plan->job->engine->save_metadata(plan->job, text, sizeof text);
+            CU_ASSERT_PTR_NOT_NULL(strstr(text, cases[i].says));
+        }
         stw_plan_free(plan);
     }
 }

@@ -46,6 +46,8 @@ typedef struct kind {
         "recompute.granularity", { "full", "none" }                                                \
     }
 
+#define SAVES_MODEL "20; checkpoint.contents=[model]; checkpoint.format=hf"
+
 static const kind kinds[] = {
     {"deepspeed",
      "{\"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": 5e7, \"round\": 1},\n"
@@ -68,7 +70,10 @@ static const kind kinds[] = {
      "deepspeed: examples/deepspeed/ds_z3_config.json\ncutoff_len: 1024\ndataset: x\n"
      "per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\n",
      NULL,
-     {FSDP, {"attention", {"flash", "sdpa", "eager"}}, {"deepspeed.offload_optimizer", {"none"}}}},
+     {FSDP,
+      {"attention", {"flash", "sdpa", "eager"}},
+      {"checkpoint.every", {"20", "30; checkpoint.keep=2", SAVES_MODEL}},
+      {"deepspeed.offload_optimizer", {"none"}}}},
     {"llamafactory", /* DistributedDataParallel; images */
      "model_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct\nstage: sft\nbf16: true\ncutoff_len: 1024\n"
      "lora_target: all\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 2\n",
@@ -89,6 +94,7 @@ static const kind kinds[] = {
      NULL,
      {FSDP,
       {"attention", {"flash", "sdpa"}},
+      {"checkpoint.every", {"20", "30; checkpoint.keep=2", SAVES_MODEL}},
       {"allocator.expandable_segments", {"true", "false"}}}},
     {"ms-swift", /* DistributedDataParallel */
      "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-0.6B --torch_dtype bfloat16 --dataset x \\\n"
@@ -96,6 +102,7 @@ static const kind kinds[] = {
      NULL,
      {FSDP,
       {"attention", {"flash", "sdpa"}},
+      {"checkpoint.every", {"20; checkpoint.contents=[optimizer]"}},
       {"trainable.lora.rank", {"4", "8"}},
       {"optimizer.implementation", {"fused", "foreach"}}}},
     {"ms-swift",
@@ -108,6 +115,7 @@ static const kind kinds[] = {
       {"batch.micro_batch", {"1", "2"}},
       {"batch.grad_accumulation", {"2", "4"}},
       {"recompute.granularity", {"none", "selective", "full"}},
+      {"checkpoint.every", {"0", "20", "20; checkpoint.async=true; checkpoint.keep=2"}},
       {"megatron.overlap_grad_reduce", {"true", "false"}}}},
     {"ms-swift",
      "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-0.6B --max_length 1024 \\\n"
@@ -159,7 +167,8 @@ static const kind kinds[] = {
       {"batch.seq_len", {"1024", "2048"}},
       {"allocator.expandable_segments", {"true", "false"}},
       {"allocator.max_split_size", {"none", "64 MiB"}},
-      {"checkpoint.every", {"0", "20", "20; checkpoint.async=true"}},
+      {"checkpoint.every",
+       {"0", "20", "20; checkpoint.async=true", "20; checkpoint.contents=[model]"}},
       {"recompute.granularity", {"none", "full"}}}},
     {"megatron",
      "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --bf16 \\\n"
@@ -196,6 +205,7 @@ static const kind kinds[] = {
       {"roles.0.max_num_seqs", {"64", "1024"}},
       {"roles.0.engine", {"vllm", "sglang; weight_sync.method=buckets; roles.0.sleep_level=auto"}},
       {"roles.0.enforce_eager", {"true", "false"}},
+      {"checkpoint.every", {"0", "20", "30; checkpoint.contents=[model]", "20; checkpoint.keep=3"}},
       {"roles.0.update_bucket", {"512 MiB", "1 GiB"}}}},
     {"verl",
      "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer \\\n"
@@ -213,6 +223,7 @@ static const kind kinds[] = {
       {"park.moments", {"none", "host; park.moments_back=forward_backward"}},
       {"recompute.granularity", {"none", "selective", "full"}},
       {"megatron.overlap_grad_reduce", {"true", "false"}},
+      {"checkpoint.every", {"20", "20; checkpoint.async=true"}},
       {"roles.0.parallel.tp", {"1", "2"}}}},
     {"verl",
      "python3 -m verl.trainer.main_ppo data.max_prompt_length=512 data.max_response_length=512 \\\n"
@@ -251,6 +262,9 @@ static const kind kinds[] = {
       {"optimizer.clip_norm", {"1", "0.25", "none"}},
       {"parallel.cp", {"2; batch.max_tokens_per_gpu=2048; batch.log_prob_micro_batch=4"}},
       {"load.method", {"all_ranks_gpu", "rank0_broadcast"}},
+      {"checkpoint.every",
+       {"0", "20; checkpoint.keep=1", "20; checkpoint.contents=[model]; checkpoint.format=hf",
+        "20; checkpoint.contents=[model]; checkpoint.keep=1"}},
       {"roles.0.parallel.tp", {"1", "2", "4"}},
       {"roles.0.gpu_memory_utilization", {"0.6", "0.8"}},
       {"roles.0.max_model_len", {"2048", "8192"}}}},

@@ -5,6 +5,7 @@
 #include "plan/engines/built_in.h"
 #include "plan/engines/cpu_step.h"
 #include "plan/engines/deepspeed/parts.h"
+#include "plan/engines/deepspeed/save.h"
 #include "plan/engines/deepspeed/swap.h"
 #include "plan/engines/layouts.h"
 #include "plan/engines/weight_sync.h"
@@ -77,23 +78,32 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_zero z;
     stw_builder_init(&b, job, decisions, layout, program, err);
     if (!stw_zero_init(&z, &b) || !stw_swap_init(&z)) return stw_builder_finish(&b);
+    const stw_save save = stw_zero_save(&z);
     stw_zero_build_load(&z);
     stw_zero_build_step(&z, true);
     if (job->model->facts_known) stw_zero_build_forward_backward(&z);
     stw_zero_build_step(&z, false);
     const stw_sync_source source = stw_sync_of_chunks(job);
     stw_build_weight_sync(&b, &source);
+    stw_build_checkpoint(&b, &save);
     return stw_builder_finish(&b);
 }
 
 static const char *const keys[] = {
-    "deepspeed.",          "weight_sync.",           "optimizer.clip_norm", "optimizer.groups",
-    "trainable.lora.rank", "trainable.lora.targets", "trainable.freeze",    NULL};
-static const stw_engine_refusal refuses[] = {
-    {"recompute.granularity", "selective"},   {"optimizer.implementation", "loop"},
-    {"optimizer.implementation", "streamed"}, {"optimizer.implementation", "direct"},
-    {"optimizer.implementation", "stowage"},  {"placement.grads", "nvme"},
-    {"placement.activations", "offload"},     {NULL, NULL}};
+    "deepspeed.",       "weight_sync.",        "optimizer.clip_norm",
+    "optimizer.groups", "trainable.lora.rank", "trainable.lora.targets",
+    "trainable.freeze", "checkpoint.",         NULL};
+static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
+                                             {"optimizer.implementation", "loop"},
+                                             {"optimizer.implementation", "streamed"},
+                                             {"optimizer.implementation", "direct"},
+                                             {"optimizer.implementation", "stowage"},
+                                             {"placement.grads", "nvme"},
+                                             {"placement.activations", "offload"},
+                                             {"checkpoint.format", "dcp"},
+                                             {"checkpoint.format", "torch_dist"},
+                                             {"checkpoint.format", "stowage"},
+                                             {NULL, NULL}};
 /* bf16 with ZeRO: runtime/engine.py, get_data_types and communication_data_type. */
 static const stw_engine_default defaults[] = {{"precision.params", "bf16"},
                                               {"precision.grads", "bf16"},
@@ -174,6 +184,11 @@ static bool mixes(const stw_job *job) {
     return s.zero_stage == 3 && (job->group > 1 || s.offload_param != STW_OFFLOAD_NONE);
 }
 
+static stw_status check(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const stw_status status = stw_deepspeed_check(run, origin, err);
+    return status == STW_STATUS_OK ? stw_zero_check_save(run, origin, err) : status;
+}
+
 const stw_engine stw_engine_deepspeed = {
     .spec = {.name = "deepspeed",
              .section = &stw_deepspeed_section,
@@ -182,7 +197,8 @@ const stw_engine stw_engine_deepspeed = {
              .defaults = defaults,
              .fp16 = fp16,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
-             .check = stw_deepspeed_check},
+             .check = check},
+    .save_metadata = stw_zero_save_metadata,
     .assumed_optimizer = "FusedAdam on the GPU, DeepSpeedCPUAdam on the host",
     .margins = margins,
     .cpu_step = stw_zero_cpu_step,

@@ -13,6 +13,7 @@
 #include "plan/engines/deepspeed/grads.h"
 #include "plan/engines/deepspeed/host.h"
 #include "plan/engines/deepspeed/parts.h"
+#include "plan/engines/deepspeed/save.h"
 #include "plan/engines/deepspeed/swap.h"
 
 static stw_extent alloc(stw_zero *z, uint64_t bytes) {
@@ -380,5 +381,7 @@ void stw_zero_build_step(stw_zero *z, bool first) {
         step_sub_groups(z, first);
     else
         step_flat(z, first);
+    const stw_save save = stw_zero_save(z);
+    if (first) stw_build_checkpoint_staging(z->b, &save);
     stw_end_movement(z->b);
 }

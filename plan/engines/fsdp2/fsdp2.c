@@ -18,6 +18,7 @@
 #include "plan/engines/fsdp2/save.h"
 #include "plan/engines/fsdp2/tensors.h"
 #include "plan/engines/movements.h"
+#include "plan/engines/own_save.h"
 #include "plan/engines/park.h"
 #include "plan/engines/partition.h"
 #include "plan/engines/tensor_parallel.h"
@@ -410,6 +411,7 @@ static void build_first_step(stw_builder *b, const stw_place *place, const stw_s
     stw_build_shard_grads(b, false);
     stw_park_after_step(b, updated);
     stw_build_checkpoint_staging(b, save);
+    stw_build_own_staging(b);
     stw_end_movement(b);
 }
 
@@ -439,6 +441,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     const stw_sync_source source = stw_sync_of_chunks(job);
     stw_build_weight_sync(&b, &source);
     stw_build_checkpoint(&b, &save);
+    stw_build_own_save(&b);
     return stw_builder_finish(&b);
 }
 
@@ -467,6 +470,7 @@ static const stw_engine_refusal refuses[] = {REFUSED_BY_BOTH,
                                              {"placement.master", "nvme"},
                                              {"placement.moments", "nvme"},
                                              {"optimizer.implementation", "direct"},
+                                             {"checkpoint.format", "stowage"},
                                              {NULL, NULL}};
 static const stw_engine_refusal refuses_inside[] = {
     REFUSED_BY_BOTH, {"placement.params", "host"}, {"placement.grads", "host"}, {NULL, NULL}};

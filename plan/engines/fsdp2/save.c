@@ -25,8 +25,6 @@
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/weight_sync.h"
 
-#define SHARD_BYTES 50000000000ull
-
 /* State of Stowage's optimizer, of which a state dict has copies in pageable memory
  * (python/stowage/torch): it lies in an arena, by buckets. */
 static void add_inside(const stw_builder *b, stw_component component, stw_save *save) {
@@ -75,28 +73,26 @@ stw_save stw_fsdp2_save(const stw_builder *b, const stw_place *place) {
         save.rounding_bytes = stw_plus(save.rounding_bytes, rounding / replicas);
     }
     if (run->checkpoint.format == STW_CHECKPOINT_HF) {
-        save.gathers = save.pageable = true;
-        save.file_bytes = save.staged_bytes =
-            stw_times(job->files.n, stw_job_element_bytes(job, STW_COMPONENT_PARAMS));
-        save.files = (uint32_t)stw_div_up_u64(save.file_bytes, SHARD_BYTES);
+        stw_save_whole(job, &save);
     } else if (run->checkpoint.async) {
         save.staged_bytes = stw_plus(all, save.copied_bytes);
     } else {
         save.staged_bytes = locked;
     }
     if (save.pageable) save.rounding_bytes = 0;
+    if (!save.gathers) /* plans gathered and scattered, results gathered, metadata broadcast */
+        save.before[0] = save.after = (stw_agreement){STW_RANK_GROUP_WORLD, 2};
     return save;
 }
 
 void stw_fsdp2_save_metadata(const stw_job *job, char *out, size_t out_size) {
+    const char *text = "";
     if (job->run->checkpoint.format == STW_CHECKPOINT_HF)
-        snprintf(out, out_size,
-                 "none of its own; every rank takes part in one all-gather of each of %u tensors",
-                 job->model->n_tensors);
-    else
-        snprintf(out, out_size,
-                 "4 collectives of objects in each save by torch.distributed.checkpoint: plans are "
-                 "gathered and scattered, results gathered and broadcast");
+        text = "every rank takes part in one all-gather of each tensor";
+    else if (!stw_run_spec_saves_own(job->run))
+        text = "torch.distributed.checkpoint gathers and scatters plans, and gathers and "
+               "broadcasts results";
+    snprintf(out, out_size, "%s", text);
 }
 
 /* Full tensors of a model on the host: torch/distributed/checkpoint/state_dict.py cannot hand them

@@ -104,6 +104,7 @@ static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "strea
                                              {"optimizer.implementation", "stowage"},
                                              {"checkpoint.format", "hf"},
                                              {"checkpoint.format", "dcp"},
+                                             {"checkpoint.format", "stowage"},
                                              {"optimizer.implementation", "loop"},
                                              {"optimizer.implementation", "direct"},
                                              {"optimizer.implementation", "cpu"},

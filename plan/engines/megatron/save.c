@@ -85,6 +85,32 @@ static void stage_shards(const stw_builder *b, const stw_megatron_state *s, stw_
     }
 }
 
+/* DTensors of the state dict of a rank: parameters, and each state of each. Of experts it has its
+ * own ones. */
+static uint32_t uneven_tensors(const stw_job *job) {
+    const stw_run_spec *run = job->run;
+    uint64_t tensors = 0, states = run->checkpoint.model ? 1 : 0;
+    static const stw_component state[] = {STW_COMPONENT_MASTER, STW_COMPONENT_EXP_AVG,
+                                          STW_COMPONENT_EXP_AVG_SQ};
+    for (int i = 0; i < 3 && run->checkpoint.optimizer; i++)
+        states += stw_job_element_bytes(job, state[i]) > 0;
+    for (uint32_t t = 0; t < job->model->n_tensors; t++) tensors += stw_job_part(job, t) > 0;
+    return (uint32_t)stw_min_u64(stw_times(tensors, states), UINT32_MAX);
+}
+
+/* Megatron-FSDP: shapes of all uneven shards, then torch.distributed.checkpoint (fsdp2/save.c).
+ * torch_dist: shards are gathered for validation and by data-parallel ranks, plans gathered;
+ * results are gathered, and success is broadcast. */
+static void agree(const stw_job *job, stw_save *save) {
+    if (stw_megatron_is_fsdp(job->run)) {
+        save->before[0] = (stw_agreement){STW_RANK_GROUP_DP, uneven_tensors(job)};
+        save->before[1] = save->after = (stw_agreement){STW_RANK_GROUP_WORLD, 2};
+        return;
+    }
+    save->before[0] = (stw_agreement){STW_RANK_GROUP_DP, 1};
+    save->before[1] = save->after = (stw_agreement){STW_RANK_GROUP_WORLD, 2};
+}
+
 stw_save stw_megatron_save(const stw_builder *b, const stw_megatron_state *s) {
     static const stw_component state[] = {STW_COMPONENT_MASTER, STW_COMPONENT_EXP_AVG,
                                           STW_COMPONENT_EXP_AVG_SQ};
@@ -110,44 +136,55 @@ stw_save stw_megatron_save(const stw_builder *b, const stw_megatron_state *s) {
         add(b, &save, state[i], STW_TIER_HOST, host);
     }
     if (stw_megatron_is_fsdp(run)) stage_shards(b, s, &save);
+    agree(job, &save);
     return save;
 }
 
-/* DTensors of the state dict of a rank: parameters, and each state of each. Of experts it has its
- * own ones. */
-static uint64_t uneven_tensors(const stw_job *job) {
-    const stw_run_spec *run = job->run;
-    uint64_t tensors = 0, states = run->checkpoint.model ? 1 : 0;
-    static const stw_component state[] = {STW_COMPONENT_MASTER, STW_COMPONENT_EXP_AVG,
-                                          STW_COMPONENT_EXP_AVG_SQ};
-    for (int i = 0; i < 3 && run->checkpoint.optimizer; i++)
-        states += stw_job_element_bytes(job, state[i]) > 0;
-    for (uint32_t t = 0; t < job->model->n_tensors; t++) tensors += stw_job_part(job, t) > 0;
-    return stw_times(tensors, states);
+void stw_megatron_save_metadata(const stw_job *job, char *out, size_t out_size) {
+    snprintf(out, out_size, "%s",
+             stw_megatron_is_fsdp(job->run)
+                 ? "format fsdp_dtensor: one for the shape of each uneven shard of parameters and "
+                   "states, then those of torch.distributed.checkpoint"
+                 : "format torch_dist: shards are gathered for validation and by data-parallel "
+                   "ranks, plans and results gathered, success broadcast");
 }
 
-void stw_megatron_save_metadata(const stw_job *job, char *out, size_t out_size) {
-    if (stw_megatron_is_fsdp(job->run))
-        snprintf(out, out_size,
-                 "one collective for each of %" PRIu64 " tensors of a rank (format fsdp_dtensor: "
-                 "shapes of uneven shards), then 4 of torch.distributed.checkpoint",
-                 uneven_tensors(job));
-    else
-        snprintf(out, out_size,
-                 "5 collectives of objects in each save (format torch_dist): shards are gathered "
-                 "for validation and by data-parallel ranks, plans and results gathered, success "
-                 "broadcast");
+/* Tensors of whose state a rank holds elements: of the rank with the fewest, and the most. */
+static void count_states(const stw_job *job, uint32_t *least, uint32_t *most) {
+    *least = UINT32_MAX;
+    *most = 0;
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        const stw_space *space = &job->kinds[k].spaces[STW_SPACE_OPTIMIZER];
+        uint32_t n = 0;
+        if (job->kinds[k].home != 0) continue;
+        for (uint32_t i = 0; i < space->n_segments; i++)
+            n += i == 0 || space->segments[i].tensor != space->segments[i - 1].tensor;
+        if (n < *least) *least = n;
+        if (n > *most) *most = n;
+    }
 }
 
 /* The report: https://github.com/NVIDIA/Megatron-LM/issues/4910. */
-void stw_megatron_known_failure(const stw_job *job, char *out, size_t out_size) {
-    const stw_megatron_settings set = stw_megatron_settings_of(job->run);
-    if (!stw_saves(job) || !stw_megatron_is_fsdp(job->run) || !set.optimizer_cpu_offload ||
-        !job->run->checkpoint.optimizer)
-        return;
+static void describe_hang(const stw_job *job, char *out, size_t out_size) {
+    uint32_t least, most;
+    count_states(job, &least, &most);
     snprintf(out, out_size,
              "Saving the optimizer is known to hang with megatron.fsdp and "
              "megatron.optimizer_cpu_offload (Megatron-LM issue 4910): ranks that hold different "
-             "sets of states issue different sequences of collectives. "
-             "checkpoint.contents: [model] works, and so does no offload");
+             "sets of states issue different sequences of collectives. Here a rank has states of "
+             "%u to %u of %u tensors. checkpoint.contents: [model] works, and so does no offload",
+             least, most, job->model->n_tensors);
+}
+
+void stw_megatron_known_failure(const stw_job *job, char *out, size_t out_size) {
+    const stw_run_spec *run = job->run;
+    const stw_megatron_settings set = stw_megatron_settings_of(run);
+    if (!stw_saves(job) || !run->checkpoint.optimizer) return;
+    if (stw_megatron_is_fsdp(run) && set.optimizer_cpu_offload)
+        describe_hang(job, out, out_size);
+    else if (run->checkpoint.async && run->park.moments)
+        snprintf(out, out_size,
+                 "Megatron-LM refuses --async-save with optimizer state that waits on the host "
+                 "(pull request 6244, chunked-optimizer-state-offload): its writer may still read "
+                 "the buffers that the next step fills. checkpoint.async: false works");
 }

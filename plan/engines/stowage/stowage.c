@@ -8,6 +8,7 @@
 #include "plan/engines/built_in.h"
 #include "plan/engines/layouts.h"
 #include "plan/engines/movements.h"
+#include "plan/engines/own_save.h"
 #include "plan/engines/park.h"
 #include "plan/engines/partition.h"
 #include "plan/engines/piece_sync.h"
@@ -70,6 +71,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     if (job->world > 1)
         stw_alloc_at(&b, STW_COMPONENT_STAGE, STW_TIER_GPU, layout->comm_offset_bytes,
                      STW_COMM_SCRATCH_BYTES);
+    stw_build_own_staging(&b);
     stw_build_load(&b);
     stw_build_commit(&b);
     stw_park_leave(&b, &park, STW_PARKED_PARAMS | STW_PARKED_GRADS | STW_PARKED_MOMENTS,
@@ -79,6 +81,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_build_step(&b, STW_PHASE_FIRST_OPTIMIZER_STEP, STW_REPEAT_FIRST);
     stw_build_step(&b, STW_PHASE_OPTIMIZER_STEP, STW_REPEAT_LATER);
     stw_build_piece_sync(&b);
+    stw_build_own_save(&b);
     return stw_builder_finish(&b);
 }
 
@@ -97,12 +100,19 @@ static const char *const keys[] = {"fsdp.reshard_after_forward",
                                    "park.grads",
                                    "park.moments",
                                    "park.moments_back",
+                                   "checkpoint.",
                                    NULL};
-static const stw_engine_refusal refuses[] = {
-    {"recompute.granularity", "selective"}, {"optimizer.implementation", "foreach"},
-    {"optimizer.implementation", "loop"},   {"optimizer.implementation", "stowage"},
-    {"placement.params", "nvme"},           {"placement.grads", "nvme"},
-    {"load.method", "all_ranks_gpu"},       {NULL, NULL}};
+static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
+                                             {"optimizer.implementation", "foreach"},
+                                             {"optimizer.implementation", "loop"},
+                                             {"optimizer.implementation", "stowage"},
+                                             {"placement.params", "nvme"},
+                                             {"placement.grads", "nvme"},
+                                             {"load.method", "all_ranks_gpu"},
+                                             {"checkpoint.format", "hf"},
+                                             {"checkpoint.format", "dcp"},
+                                             {"checkpoint.format", "torch_dist"},
+                                             {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
     {"fsdp.reshard_after_forward", "true", "frees gathered params after forward", NULL},
     {NULL, NULL, NULL, NULL}};

@@ -162,6 +162,7 @@ static void put_swift(stw_emission *e) {
     if (attention != NULL)
         stw_emit_put(e, "attn-impl", strcmp(attention, "flash") == 0 ? "flash_attn" : attention);
     stw_emit_put_switch(e, "use-liger-kernel", stw_emit_on(e, "loss.fused"));
+    stw_emit_put_hf_saves(e, true);
 }
 
 void stw_emit_ms_swift(stw_emission *e) {
@@ -188,6 +189,7 @@ void stw_emit_ms_swift(stw_emission *e) {
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) stw_emit_put(e, fixed[i], NULL);
     if (strcmp(stw_emit_recompute(e), "none") == 0)
         stw_emit_put(e, "recompute-granularity", "none"); /* selective by default */
+    stw_emit_put_megatron_swift_saves(e);
 }
 
 /* ---- LLaMA-Factory ---- */
@@ -234,6 +236,7 @@ void stw_emit_llamafactory(stw_emission *e) {
     stw_emit_put_switch(e, "disable_gradient_checkpointing",
                         strcmp(stw_emit_recompute(e), "none") == 0);
     stw_emit_put_switch(e, "enable_liger_kernel", stw_emit_on(e, "loss.fused"));
+    stw_emit_put_hf_saves(e, false);
     if (attention == NULL) return;
     if (strcmp(attention, "flash") == 0) attention = "fa2";
     if (strcmp(attention, "flash3") == 0) attention = "fa3";

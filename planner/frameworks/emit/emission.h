@@ -58,7 +58,7 @@ stw_emit_flag *stw_emit_find(stw_emission *e, const char *name);
 /** The list [a, b] with another character between its items; NULL without brackets. */
 const char *stw_emit_list(stw_emission *e, const char *list, const char *between);
 
-/* ---- writers (megatron.c, deepspeed.c, rl.c, fsdp2.c) ---- */
+/* ---- writers (megatron.c, deepspeed.c, rl.c, fsdp2.c, saves.c) ---- */
 
 /** Flags of a run, for Megatron-LM and for what passes them on. */
 void stw_emit_megatron(stw_emission *e);
@@ -73,6 +73,11 @@ void stw_emit_verl(stw_emission *e);
 void stw_emit_areal(stw_emission *e);
 /** A Python module with torch's calls; no such file is read back. */
 void stw_emit_fsdp2(stw_emission *e, stw_text *out);
+/** Checkpoints (saves.c). @param dashes names as in "save-steps", else "save_steps" */
+void stw_emit_put_hf_saves(stw_emission *e, bool dashes);
+void stw_emit_put_megatron_swift_saves(stw_emission *e);
+void stw_emit_put_areal_saves(stw_emission *e);
+void stw_emit_put_verl_saves(stw_emission *e, bool megatron);
 /** The run that this module realises, whose activations are those of the plan. @param run out; free
  * with stw_run_spec_free, also on error */
 STW_MUST_USE stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, stw_error *err);

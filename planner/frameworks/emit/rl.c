@@ -114,13 +114,7 @@ static void put_verl_batch(stw_emission *e) {
     put_verl_iteration(e, mini); /* by the file's mini batch */
     stw_emit_put_count(e, ACTOR "ppo_mini_batch_size", mini);
     stw_emit_put_count(e, ACTOR "ppo_epochs", run->batch.epochs);
-    if (run->checkpoint.every == 0) {
-        stw_emit_put(e, "trainer.save_freq", "-1");
-        return;
-    }
-    stw_emit_put_count(e, "trainer.save_freq", run->checkpoint.every);
-    stw_emit_put(e, ACTOR "checkpoint.save_contents",
-                 run->checkpoint.optimizer ? "[model,optimizer,extra]" : "[model,extra]");
+    stw_emit_put_verl_saves(e, is_megatron(e));
 }
 
 static void put_verl_rollout(stw_emission *e) {
@@ -489,6 +483,7 @@ void stw_emit_areal(stw_emission *e) {
         put_areal_megatron(e);
     else
         put_areal_fsdp(e);
+    stw_emit_put_areal_saves(e);
     if (ref < e->plan->run.n_roles) {
         if (stw_emit_find(e, "ref.path") == NULL) stw_emit_put(e, "ref.path", "${actor.path}");
         stw_emit_put_switch(e, "ref.offload", e->plan->run.roles[ref].params != STW_TIER_GPU);

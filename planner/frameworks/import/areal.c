@@ -11,6 +11,7 @@
 #include "planner/frameworks/import/megatron.h"
 #include "planner/frameworks/import/names.h"
 #include "planner/frameworks/import/ray.h"
+#include "planner/frameworks/import/saves.h"
 
 #define MCORE "actor.megatron."
 enum { MOST_ALLOCATIONS = 8, POSITIONS = 32768 /* gconfig.max_tokens, context_length */ };
@@ -540,6 +541,7 @@ stw_status stw_areal_import(const char *text, size_t length, stw_import *out, st
     else
         use_fsdp(&r, &l);
     if (r.status == STW_STATUS_OK) set_roles(&r, &l, megatron);
+    if (r.status == STW_STATUS_OK) stw_areal_set_saves(&r, !megatron && l.train.t <= 1);
     sort_all(&r, &l);
     out->flags = r.flags;
     return r.status;

@@ -7,6 +7,7 @@
 
 #include "planner/frameworks/import/deepspeed_file.h"
 #include "planner/frameworks/import/ray.h"
+#include "planner/frameworks/import/saves.h"
 #include "planner/frameworks/import/torch.h"
 
 /* examples/deepspeed/ds_z*.json: what they have in common, then by stage. */
@@ -214,6 +215,8 @@ static void read_all(stw_reading *r) {
                     stw_reading_is_set(r, "disable_gradient_checkpointing") ? "none" : "full");
     set_attention(r);
     set_length(r);
+    stw_hf_set_saves(r, false, sharded ? STW_HF_DEEPSPEED : STW_HF_TORCH,
+                     strcmp(tuner, "lora") == 0);
 }
 
 stw_status stw_llamafactory_import(const char *text, size_t length, stw_import *out,

@@ -11,6 +11,7 @@
 #include "planner/frameworks/import/deepspeed_file.h"
 #include "planner/frameworks/import/launch.h"
 #include "planner/frameworks/import/megatron.h"
+#include "planner/frameworks/import/saves.h"
 #include "planner/frameworks/import/torch.h"
 
 /* ---- the command ---- */
@@ -378,6 +379,11 @@ static void read_swift(stw_reading *r, uint64_t visible) {
                         : "none");
     set_attention(r);
     set_loss(r);
+    stw_hf_set_saves(r, true,
+                     deepspeed != NULL ? STW_HF_DEEPSPEED
+                     : fsdp != NULL    ? STW_HF_FSDP
+                                       : STW_HF_TORCH,
+                     lora);
     for (size_t i = 0; i < r->flags.n && r->status == STW_STATUS_OK; i++)
         stw_reading_sort(r, &r->flags.items[i],
                          stw_flag_row_named(&stw_ms_swift_flags, r->flags.items[i].name));
@@ -457,6 +463,7 @@ static void read_megatron(stw_reading *r) {
     rename_flag(r, "virtual-pipeline-model-parallel-size", "num-virtual-stages-per-pipeline-rank");
     add_defaults(r, dtype);
     if (r->status == STW_STATUS_OK) stw_megatron_read(r, &stw_ms_swift_megatron_flags);
+    if (r->status == STW_STATUS_OK) stw_ms_swift_megatron_set_saves(r, lora);
 }
 
 stw_status stw_ms_swift_import(const char *text, size_t length, stw_import *out, stw_error *err) {

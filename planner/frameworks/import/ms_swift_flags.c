@@ -38,11 +38,12 @@
         IDLE("external-plugins"), IDLE("interleave-prob"), IDLE("packing-num-proc"),               \
         IDLE("packing-length"), IDLE("packing-cache"), IDLE("model-author"), IDLE("model-name"),   \
         IDLE("model-type"), IDLE("model-revision"), IDLE("use-hf"), IDLE("hub-*"),                 \
-        IDLE("push-to-hub*"), IDLE("output-dir"), IDLE("add-version"), IDLE("save-*"),             \
-        IDLE("logging-*"), IDLE("report-to"), IDLE("swanlab-*"), IDLE("wandb-*"), IDLE("eval-*"),  \
-        IDLE("do-eval"), IDLE("seed"), IDLE("weight-decay"), IDLE("dataloader-*"),                 \
-        IDLE("num-train-epochs"), IDLE("max-epochs"), IDLE("max-steps"),                           \
-        IDLE("train-dataloader-*"), IDLE("resume-*"), IDLE("ignore-data-skip"),                    \
+        IDLE("push-to-hub*"), IDLE("output-dir"), IDLE("add-version"), READ("save-strategy"),      \
+        READ("save-steps"), READ("save-only-model"), READ("save-total-limit"),                     \
+        READ("save-interval"), IDLE("save-*"), IDLE("logging-*"), IDLE("report-to"),               \
+        IDLE("swanlab-*"), IDLE("wandb-*"), IDLE("eval-*"), IDLE("do-eval"), IDLE("seed"),         \
+        IDLE("weight-decay"), IDLE("dataloader-*"), IDLE("num-train-epochs"), IDLE("max-epochs"),  \
+        READ("max-steps"), IDLE("train-dataloader-*"), IDLE("resume-*"), IDLE("ignore-data-skip"), \
         IDLE("create-checkpoint-symlink"), IDLE("ddp-timeout"), IDLE("ddp-backend"),               \
         IDLE("check-model"), IDLE("load-args"), IDLE("metric*"), IDLE("greater-is-better"),        \
         IDLE("acc-*"), IDLE("enable-thinking"), IDLE("add-non-thinking-prefix"),                   \
@@ -101,6 +102,8 @@ static const stw_flag_row swift_rows[] = {
 /* megatron_args.py; what is not here is Megatron-LM's. */
 static const stw_flag_row megatron_rows[] = {
     READ("lora-dropout"),
+    READ("no-save-optim"),
+    READ("async-save"),
     COMMON,
     READ("mcore-model"),
     READ("load"),

@@ -123,6 +123,7 @@ static const stw_flag_row rows[] = {
     IDLE(ACTOR "use_prefix_grouper"),
     IDLE(ACTOR "load_weight"),
     READ(ACTOR "checkpoint.save_contents"),
+    READ(ACTOR "checkpoint.async_save"),
     IDLE(ACTOR "checkpoint.*"),
     IDLE(ACTOR "profiler.*"),
     IDLE(ACTOR "profile*"),
@@ -263,6 +264,8 @@ static const stw_flag_row rows[] = {
     READ("trainer.n_gpus_per_node"),
     LISTED("trainer.device", "cuda", "planned as GPUs of the cluster"),
     READ("trainer.save_freq"),
+    READ("trainer.max_actor_ckpt_to_keep"),
+    READ("trainer.max_ckpt_to_keep"),
     IDLE("trainer.*"),
     READ("rollout.nnodes"),
     READ("rollout.n_gpus_per_node"),
@@ -285,6 +288,7 @@ static const stw_flag_row rows[] = {
     IDLE("hydra.*"),
     READ("engine"), /* of the trainer of SFT, like the next ones */
     IDLE("optim"),
+    READ("checkpoint.save_contents"),
     IDLE("checkpoint.*"),
     READ("nproc_per_node"), /* torchrun's */
     READ("nnodes"),

@@ -20,19 +20,37 @@ static uint64_t prompts_of(stw_reading *r, uint64_t mini) {
                         stw_reading_number(r, "async_training.trigger_parameter_sync_step", 4)));
 }
 
-static void set_checkpoints(stw_reading *r) {
+/* utils/checkpoint/checkpoint_manager.py: `model` and `optimizer` are shards, `hf_model` whole
+ * tensors beside them. Critics save as often. */
+static void set_checkpoints(stw_reading *r, bool sft) {
+    static const char *const contents_of[] = {ACTOR "checkpoint.save_contents",
+                                              "checkpoint.save_contents"};
     const char *freq = stw_reading_value(r, "trainer.save_freq", "-1");
+    const uint64_t keep = stw_reading_number(
+        r, sft ? "trainer.max_ckpt_to_keep" : "trainer.max_actor_ckpt_to_keep", 0);
     uint64_t every = 0;
-    if (strcmp(freq, "-1") == 0 || !stw_reading_parse_count(freq, &every) || every == 0) return;
+    if (strcmp(freq, "-1") == 0) return;
+    if (!stw_reading_parse_count(freq, &every)) {
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "trainer.save_freq", freq,
+                         "planned without checkpoints; set checkpoint.every");
+        return;
+    }
+    if (every == 0) return;
     stw_reading_set_count(r, "checkpoint.every", every);
-    const char *contents =
-        stw_reading_value(r, ACTOR "checkpoint.save_contents", "model optimizer");
+    if (keep > 0) stw_reading_set_count(r, "checkpoint.keep", keep);
+    const char *contents = stw_reading_value(r, contents_of[sft], "model optimizer");
     if (strstr(contents, "optimizer") == NULL) stw_reading_set(r, "checkpoint.contents", "[model]");
+    if (strstr(contents, "hf_model") != NULL)
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, contents_of[sft], "hf_model",
+                         "planned as shards alone; whole tensors go through rank 0");
+    if (strcmp(stw_reading_value(r, ACTOR "strategy", "fsdp"), "megatron") == 0 &&
+        stw_reading_is_on(r, ACTOR "checkpoint.async_save", false)) /* FSDP's manager has none */
+        stw_reading_set(r, "checkpoint.async", "true");
 }
 
 /* Log-probabilities of a batch, its mini batches ppo_epochs times, then the weights. */
 void stw_verl_set_iteration(stw_reading *r, uint64_t mini, bool sft) {
-    set_checkpoints(r);
+    set_checkpoints(r, sft);
     if (sft || mini == 0) return;
     const uint64_t prompts = prompts_of(r, mini);
     if (prompts < mini)
