@@ -70,7 +70,7 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
     stw_sim **sims = NULL;
     stw_text text = STW_TEXT_INIT;
     stw_format format;
-    STW_TRY(stw_report_format(general, &format, err));
+    STW_TRY(stw_page_format(general, &format, err));
     if (r->plan == NULL && r->in.model == NULL) {
         status = stw_fail(err, STW_STATUS_USAGE, "simulate", "expected PLAN or --model MODEL");
         goto out;
@@ -94,6 +94,11 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
         stw_log(STW_LOG_WARN, "%s is not written: the plan does not fit", r->trace);
     else if (r->trace != NULL)
         STW_TRY(write_trace(plan, sims, r->trace, err));
+    if (format == STW_FORMAT_HTML) {
+        const char *name = r->plan != NULL ? r->plan : "";
+        STW_TRY(stw_page_emit(general, &(stw_page_item){.name = name, .plan = plan}, 1, err));
+        goto out;
+    }
     if (general->json)
         STW_TRY(stw_plan_to_json(plan, &text, err));
     else if (stw_is_summary(general, format))

@@ -15,6 +15,7 @@ typedef struct stw_phase_facts {
     bool is_bound;       /* the next two are known */
     stw_resource binds;  /* bottleneck: the resource with the most seconds of demand */
     double busy_s;       /* its seconds of demand */
+    double busy[STW_N_RESOURCES]; /* seconds of demand of all resources in that movement */
     uint64_t gpu_bytes;  /* of the worst kind of rank */
     uint32_t gpu_kind;   /* that kind */
     uint64_t host_bytes; /* of the worst kind of node */

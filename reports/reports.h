@@ -16,7 +16,9 @@ typedef enum stw_format {
     STW_FORMAT_TERMINAL,
     STW_FORMAT_MARKDOWN,
     STW_FORMAT_CSV,
-    STW_FORMAT_JSON
+    STW_FORMAT_JSON,
+    STW_FORMAT_HTML,  /* a page: stw_report_page makes it, the other writers do not take it */
+    STW_FORMAT_BLOCKS /* what a page holds (reports/blocks.h) */
 } stw_format;
 
 /** Columns of the terminal to which sentences and tables of STW_FORMAT_TERMINAL are wrapped; 0, the
@@ -127,5 +129,36 @@ typedef struct stw_trace_event {
 STW_MUST_USE stw_status stw_trace_to_json(uint32_t n_tracks, const char *const *names,
                                           const stw_trace_event *const *events,
                                           const uint32_t *n_events, stw_text *out, stw_error *err);
+/** "copy exp_avg 3": what an operation is called in a trace. 96 bytes suffice. */
+void stw_trace_op_name(const stw_op *op, char *out, size_t out_size);
+
+/* ---- the HTML page ---- */
+/** When an operation runs. */
+typedef struct stw_span {
+    double start_s, end_s;
+} stw_span;
+/** The simulated time line of one kind of rank. */
+typedef struct stw_page_track {
+    const stw_span *ops;   /* [program->n_ops] */
+    const bool *predicted; /* [program->n_movements]: the seconds are a prediction */
+} stw_page_track;
+/** What one file or command contributes: a plan (with its run, or without), a run, a sweep, sizes
+ * or a difference. All of it is borrowed. */
+typedef struct stw_page_item {
+    const char *name; /* of the file; "" */
+    const stw_plan *plan;
+    const stw_page_track *tracks; /* [plan->job->n_kinds]; NULL: no time line */
+    const stw_run_result *run;
+    const stw_comparison *comparison;
+    const stw_sweep *sweep;
+    const stw_diff *diff;
+    const stw_size_answer *sizes;
+    uint32_t n_sizes;
+} stw_page_item;
+/** A report as one HTML file that needs nothing else. Its data is one JSON document in it
+ * (stowage.page/1), which the script reports/html/report.js draws. Equal input gives equal bytes.
+ * @param command that makes the page again */
+STW_MUST_USE stw_status stw_report_page(const stw_page_item *items, size_t n, const char *command,
+                                        stw_text *out, stw_error *err);
 
 #endif
