@@ -43,7 +43,8 @@ int stw_cmd_diff(int argc, char **argv) {
         "Say what changed from the first plan to the second: verdict, peak memory by phase, tier "
         "and component, seconds by phase, settings and decisions. Lines that are equal in both "
         "are left out. The figures are those of the plan files. - reads standard input. The "
-        "suffix of -o FILE selects the format: .txt (or none), .md, .csv, .json, .html. Exit code 0, "
+        "suffix of -o FILE selects the format: .txt (or none), .md, .csv, .json, .html. Exit code "
+        "0, "
         "whatever differs.",
         NULL,
         0,

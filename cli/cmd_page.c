@@ -71,8 +71,7 @@ static stw_status make_tracks(stw_page_item *item, stw_error *err) {
     stw_page_track *tracks = stw_pool_array(plan->pool, plan->job->n_kinds, sizeof *tracks);
     if (tracks == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a time line");
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
-        STW_TRY(make_track(plan, k, &tracks[k], err));
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) STW_TRY(make_track(plan, k, &tracks[k], err));
     item->tracks = tracks;
 out:
     return status;

@@ -141,7 +141,8 @@ int stw_cmd_report(int argc, char **argv) {
         "report with "
         "predicted and measured values. A sweep's rows are listed, its Pareto front first. - reads "
         "standard input. The suffix of -o FILE selects the "
-        "format: .txt (or none), .md, .csv, .json, .html: one page with charts that needs no network; "
+        "format: .txt (or none), .md, .csv, .json, .html: one page with charts that needs no "
+        "network; "
         "several plans are compared first.",
         options,
         sizeof options / sizeof options[0],

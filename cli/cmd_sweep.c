@@ -182,7 +182,8 @@ int stw_cmd_sweep(int argc, char **argv) {
         "seconds, throughput, GPU-hours per 10^9 tokens and what binds. Rows that no other row "
         "beats in both GPUs (fewer) and tokens per second and GPU (more) are marked as the "
         "Pareto front. -o FILE.json keeps the finished rows: the same command goes on where it "
-        "was stopped, and a file of other arguments is refused. Other suffixes (.csv, .md, .txt, .html) "
+        "was stopped, and a file of other arguments is refused. Other suffixes (.csv, .md, .txt, "
+        ".html) "
         "write a report at the end. Combinations that the planner refuses are rows with the "
         "reason. Exit code 0, whatever fits.",
         options,

@@ -57,9 +57,9 @@ static void put_phases(const stw_plan *plan, const stw_plan_facts *f, stw_json *
         stw_json_double(json, "time_s", phase->time_s);
         stw_json_double(json, "whole_s", phase->whole_s);
         stw_json_u64(json, "passes", stw_plan_passes(plan, (stw_phase)p));
-        stw_json_string(json, "binds", phase->is_bound && isfinite(phase->time_s)
-                                           ? stw_resource_words(phase->binds)
-                                           : NULL);
+        stw_json_string(
+            json, "binds",
+            phase->is_bound && isfinite(phase->time_s) ? stw_resource_words(phase->binds) : NULL);
         stw_json_begin_object(json, "busy_s");
         for (unsigned r = 0; r < STW_N_RESOURCES && isfinite(phase->time_s); r++)
             if (phase->busy[r] > 0)
@@ -80,9 +80,9 @@ static void put_state(const stw_plan *plan, const stw_plan_facts *f, stw_json *j
         if (plan->decisions.state[i].units == 0) continue;
         stw_json_begin_object(json, NULL);
         for (int c = 0; c < 3; c++)
-            stw_json_string(json, names[c], by_gpu[c] && tiers[c] == STW_TIER_GPU
-                                                ? "parked"
-                                                : stw_tier_name(tiers[c]));
+            stw_json_string(json, names[c],
+                            by_gpu[c] && tiers[c] == STW_TIER_GPU ? "parked"
+                                                                  : stw_tier_name(tiers[c]));
         stw_json_string(json, "update", stw_update_name(place->update));
         stw_json_u64(json, "parameters", f->place_params[i]);
         for (unsigned t = 0; t < STW_N_TIERS; t++) {
@@ -95,7 +95,14 @@ static void put_state(const stw_plan *plan, const stw_plan_facts *f, stw_json *j
     stw_json_u64(json, "frozen_parameters", f->frozen_params);
 }
 
-/* Policies of all blocks in their order: [GROUP, POLICY, BLOCKS], equal neighbours as one. */
+static bool is_decided(const stw_decisions *d, uint32_t group) {
+    for (uint32_t i = 0; i < d->n_blocks; i++)
+        if (d->blocks[i].group == group) return true;
+    return false;
+}
+
+/* Policies of the blocks that have a choice, in their order: [GROUP, POLICY, BLOCKS], equal
+ * neighbours as one. */
 static void put_activations(const stw_plan *plan, stw_json *json) {
     const stw_model *model = plan->job->model;
     stw_pool *pool = stw_pool_new();
@@ -105,8 +112,10 @@ static void put_activations(const stw_plan *plan, stw_json *json) {
         stw_block_acts(plan->job, &plan->decisions, acts);
         for (uint32_t b = 0, n = 1; b < model->n_blocks; b += n) {
             const stw_block *block = &model->blocks[b];
-            for (n = 1; b + n < model->n_blocks && acts[b + n] == acts[b] &&
-                        model->blocks[b + n].group == block->group;)
+            n = 1;
+            if (!is_decided(&plan->decisions, block->group)) continue;
+            for (; b + n < model->n_blocks && acts[b + n] == acts[b] &&
+                   model->blocks[b + n].group == block->group;)
                 n++;
             stw_json_begin_array(json, NULL);
             stw_json_string(json, NULL, model->groups[block->group].name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory over time for the HTML page. A movement is cut into buckets of equal time; a bucket has
- * the bytes of its fullest moment, so that no peak is lost. Nodes add up the buckets of their ranks,
- * as their peaks do. */
+ * the bytes of its fullest moment, so that no peak is lost. Nodes add up the buckets of their
+ * ranks, as their peaks do. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ static const stw_page_track *track_of(const stw_page_item *item, uint32_t kind) 
     return item->tracks != NULL ? &item->tracks[kind] : NULL;
 }
 
-/* From the first to the last moment of a movement; NaN where its seconds are no prediction. */
+/* From the first to the last moment of a movement; NaN where its seconds are not predicted. */
 static stw_span span_of(const stw_program *program, const stw_page_track *track, uint32_t m) {
     const stw_movement *movement = &program->movements[m];
     stw_span span = {INFINITY, -INFINITY};
@@ -30,7 +30,7 @@ static stw_span span_of(const stw_program *program, const stw_page_track *track,
         span.start_s = fmin(span.start_s, track->ops[i].start_s);
         span.end_s = fmax(span.end_s, track->ops[i].end_s);
     }
-    return movement->n_ops > 0 ? span : (stw_span){NAN, NAN};
+    return span.end_s > span.start_s ? span : (stw_span){NAN, NAN};
 }
 
 /* The bucket of an operation: by time, or by its place in the list where there is no time. */
@@ -121,12 +121,10 @@ static void put_components(const grid *g, stw_json *json) {
     stw_json_begin_object(json, "bytes");
     for (unsigned c = 0; c < STW_N_COMPONENTS; c++) {
         uint64_t most = 0;
-        for (size_t i = 0; i < n; i++)
-            most = stw_max_u64(most, g->bytes[i * STW_N_COMPONENTS + c]);
+        for (size_t i = 0; i < n; i++) most = stw_max_u64(most, g->bytes[i * STW_N_COMPONENTS + c]);
         if (most == 0) continue;
         stw_json_begin_array(json, stw_component_name((stw_component)c));
-        for (size_t i = 0; i < n; i++)
-            stw_json_u64(json, NULL, g->bytes[i * STW_N_COMPONENTS + c]);
+        for (size_t i = 0; i < n; i++) stw_json_u64(json, NULL, g->bytes[i * STW_N_COMPONENTS + c]);
         stw_json_end(json);
     }
     stw_json_end(json);
@@ -223,7 +221,8 @@ static stw_status put_chart(grid *g, uint32_t kind, stw_json *json, stw_error *e
                  peak_of(node ? &plan->node_peaks[kind] : &plan->peaks[kind], g->tier));
     put_limits(plan, g->tier, json);
     put_stretches(
-        g, !node && plan->shown != NULL && !job->engine->spec.own_process ? &plan->shown[kind] : NULL,
+        g,
+        !node && plan->shown != NULL && !job->engine->spec.own_process ? &plan->shown[kind] : NULL,
         json);
     put_components(g, json);
     stw_json_end(json);
@@ -239,12 +238,11 @@ stw_status stw_page_memory(const stw_page_item *item, uint32_t buckets, stw_json
     stw_json_begin_array(json, "memory");
     const bool known = plan->programs != NULL && plan->peaks != NULL && plan->node_peaks != NULL;
     for (int side = 0; known && side < 2; side++) {
-        grid g = {.item = item,
-                  .tier = side == 0 ? STW_TIER_GPU : STW_TIER_HOST,
-                  .buckets = buckets};
+        grid g = {
+            .item = item, .tier = side == 0 ? STW_TIER_GPU : STW_TIER_HOST, .buckets = buckets};
         const stw_peaks *peaks = side == 0 ? plan->peaks : plan->node_peaks;
-        const uint32_t n = pick(peaks, side == 0 ? plan->job->n_kinds : plan->job->n_node_kinds,
-                                g.tier, picked);
+        const uint32_t n =
+            pick(peaks, side == 0 ? plan->job->n_kinds : plan->job->n_node_kinds, g.tier, picked);
         for (uint32_t i = 0; i < n; i++) STW_TRY(put_chart(&g, picked[i], json, err));
     }
 out:

@@ -81,8 +81,9 @@ static void put_movement(const stw_plan *plan, const stw_page_track *track, uint
     stw_json_double(json, "seconds", end_s - start_s);
     stw_json_begin_object(json, "streams");
     for (unsigned s = 0; s < STW_N_STREAMS; s++) {
-        const lane l = {program, track,   movement, (stw_stream)s,
-                        start_s, (end_s - start_s) * LEAST_SHARE, json};
+        const lane l = {program,       track,   movement,
+                        (stw_stream)s, start_s, (end_s - start_s) * LEAST_SHARE,
+                        json};
         if (!used[s]) continue;
         stw_json_begin_array(json, stw_stream_name((stw_stream)s));
         put_lane(&l);

@@ -32,6 +32,8 @@ function seconds(s) {
     if (s >= 1) return number(s) + " s";
     return s >= 1e-3 ? number(s * 1e3) + " ms" : number(s * 1e6) + " \u00b5s";
 }
+/* For large print: three digits are enough. */
+const about = bytes => bytes >= 100 * GIB ? Math.round(bytes / GIB).toLocaleString("en-US") + " GiB" : gib(bytes);
 const percent = x => known(x) ? (100 * x).toFixed(1) + "%" : "";
 const words = name => name.replace(/_/g, " ");
 const VERDICTS = { fits: "\u2713 fits", at_risk: "! at risk", does_not_fit: "\u2715 does not fit", unknown: "? unknown",
@@ -112,13 +114,21 @@ const phase_of = s => words(s.phase) + (s.role !== "trainer" ? " (" + s.role + "
 
 /* Times of the buckets: movements of equal width, or seconds. */
 function memory_times(m, real) {
-    const x = [];
-    m.stretches.forEach((s, i) => {
-        for (let b = 0; b < m.buckets; b++)
-            x.push(real ? s.start_s + b / m.buckets * (s.end_s - s.start_s) : i + b / m.buckets);
-    });
-    x.push(real ? m.stretches.at(-1).end_s : m.stretches.length);
+    const x = [], spans = memory_spans(m, real);
+    for (const [from, to] of spans)
+        for (let b = 0; b < m.buckets; b++) x.push(from + b / m.buckets * (to - from));
+    x.push(spans.at(-1)[1]);
     return x;
+}
+/* Movements without seconds take none. */
+function memory_spans(m, real) {
+    let at = 0;
+    return m.stretches.map((s, i) => {
+        if (!real) return [i, i + 1];
+        const from = at;
+        at += known(s.end_s) ? s.end_s - s.start_s : 0;
+        return [from, at];
+    });
 }
 function memory_sums(m, names) {
     const n = m.stretches.length * m.buckets, sums = [];
@@ -132,7 +142,7 @@ function memory_sums(m, names) {
 function memory_chart(m, title) {
     const names = by_order(Object.keys(m.bytes)), n = m.stretches.length * m.buckets;
     const sums = memory_sums(m, names), totals = sums.at(-1);
-    const timed = m.stretches.every(s => known(s.start_s) && known(s.end_s));
+    const timed = m.stretches.some(s => known(s.end_s));
     const limit = Math.min(...m.limits.map(l => l.bytes));
     const peaks = m.stretches.map((s, i) => {
         let at = i * m.buckets;
@@ -169,8 +179,9 @@ function memory_chart(m, title) {
         c.rect(left, up - 24 * ratio, width, height + 24 * ratio);
         c.clip();
         c.font = `${12 * ratio}px system-ui, "DejaVu Sans", sans-serif`;
+        const spans = memory_spans(m, real);
         m.stretches.forEach((s, i) => {
-            const from = u.valToPos(real ? s.start_s : i, "x", true), to = u.valToPos(real ? s.end_s : i + 1, "x", true);
+            const from = u.valToPos(spans[i][0], "x", true), to = u.valToPos(spans[i][1], "x", true);
             c.strokeStyle = css("--strong");
             c.lineWidth = ratio;
             c.setLineDash([]);
@@ -217,7 +228,7 @@ function memory_chart(m, title) {
             cursor: { drag: { x: true, y: false }, points: { show: false }, y: false }, legend: { show: false },
             scales: { x: { time: false }, y: { range: [0, most || 1] } },
             axes: [{ stroke: css("--text"), grid: { show: false }, ticks: { stroke: css("--line") }, font: "12px system-ui, sans-serif",
-                values: (u, ticks) => real ? ticks.map(seconds) : ticks.map(() => ""), size: real ? 34 : 8 },
+                values: (u, ticks) => real ? ticks.map(seconds) : [], splits: real ? undefined : () => [], size: real ? 34 : 6 },
             { stroke: css("--text"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") }, font: "12px system-ui, sans-serif", size: 66,
                 splits: (u, i, low, high) => { const steps = [0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048], step = (steps.find(s => high / GIB / s <= 7) || 4096) * GIB, out = []; for (let v = Math.ceil(low / step) * step; v <= high; v += step) out.push(v); return out; },
                 values: (u, ticks) => ticks.map(t => t / GIB + " GiB") }],
@@ -247,9 +258,10 @@ function memory_chart(m, title) {
     stowage.redraw.push(() => where.clientWidth > 0 && draw());
     const rows = m.stretches.map((s, i) => [`${i + 1} ${phase_of(s)}`, known(s.end_s) ? seconds(s.end_s - s.start_s) : "not predicted", gib(totals[peaks[i]]),
         known(s.reserved_bytes) ? gib(s.reserved_bytes) : "", ...names.map(c => m.bytes[c][peaks[i]] > 0 ? gib(m.bytes[c][peaks[i]]) : "")]);
+    const reserved = Math.max(0, ...m.stretches.map(s => s.reserved_bytes || 0));
     const over = m.limits.filter(l => l.bytes > 3 * totals[top]);
     return el("figure", null, el("h3", null, title), el("p", { class: "soft" },
-        `Highest: ${gib(totals[top])} in ${top_phase}` + (isFinite(limit) ? totals[top] > limit ? `, ${gib(totals[top] - limit)} over the limit.` : `; ${gib(limit - totals[top])} below the limit.` : ".") +
+        `Highest: ${gib(totals[top])} in ${top_phase}` + (reserved > totals[top] ? ` (with what the allocator reserves ${gib(reserved)}, ${gib(Math.abs(limit - reserved))} ${reserved > limit ? "over" : "below"} the limit).` : isFinite(limit) ? totals[top] > limit ? `, ${gib(totals[top] - limit)} over the limit.` : `; ${gib(limit - totals[top])} below the limit.` : ".") +
         (m.peak_bytes > totals[top] ? ` The plan counts ${gib(m.peak_bytes)}: its ranks' highest moments of a phase, as if they were one moment.` : "") +
         (m.tier === "host" && over.length > 0 ? " " + over.map(l => `The ${l.name} is ${gib(l.bytes)}`).join("; ") + "." : "")),
         el("div", { class: "tools" }, timed ? toggle("Time to scale", () => real, v => { real = v; }) : null,
@@ -333,7 +345,7 @@ function gantt(streams) {
     const select = el("select", { "aria-label": "Phase", onchange: () => { at = +select.value; from = 0; to = streams[at].seconds; draw(); } },
         streams.map((s, i) => el("option", { value: i, selected: i === at }, `${phase_of(s)} (${seconds(s.seconds)})`)));
     const button = (label, text, act) => el("button", { type: "button", "aria-label": label, onclick: act }, text);
-    return el("figure", { class: "wide" }, el("h3", null, "Streams of the largest rank"), el("div", { class: "tools" }, select, button("Zoom in", "+", () => zoom(0.5)), button("Zoom out", "\u2212", () => zoom(2)),
+    return el("figure", null, el("h3", null, "Streams of the largest rank"), el("div", { class: "tools" }, select, button("Zoom in", "+", () => zoom(0.5)), button("Zoom out", "\u2212", () => zoom(2)),
         button("Earlier", "\u2190", () => move(-0.2)), button("Later", "\u2192", () => move(0.2)), button("All", "All", () => zoom(1e9)), el("span", { class: "soft" }, "Wheel zooms when the chart has the focus; drag moves.")), where, live,
         el("p", { class: "soft" }, "One pass of the phase. Pale slices stand for many short operations; the paler, the more gaps. stowage simulate --trace has every operation."));
 }

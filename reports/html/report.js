@@ -49,13 +49,15 @@ function meter(used, held, limit) {
 function card(label, value, more, extra) {
     return el("div", { class: "card" }, el("div", { class: "label" }, label), el("div", { class: "value" }, value), extra, more ? el("div", { class: "more" }, more) : null);
 }
-const free = (used, limit) => used > limit ? gib(used - limit) + " over" : gib(limit - used) + " free";
+const free = (used, limit) => used > limit ? about(used - limit) + " over" : about(limit - used) + " free";
 const most_gpu = f => Math.max(f.gpu_peak_bytes, f.gpu_reserved_bytes || 0);
+/* What is left of a GPU: beside what the allocator reserves, unless that is more than there is. */
+const gpu_free = f => free(most_gpu(f) > f.gpu_limit_bytes ? f.gpu_peak_bytes : most_gpu(f), f.gpu_limit_bytes);
 function cards(f) {
     const out = [];
-    const gpu = most_gpu(f);
-    out.push(card("GPU memory, fullest GPU", free(gpu, f.gpu_limit_bytes),
-        `${gib(f.gpu_peak_bytes)} allocated${f.gpu_reserved_bytes ? `, ${gib(f.gpu_reserved_bytes)} reserved` : ""} of ${gib(f.gpu_limit_bytes)} (${percent(gpu / f.gpu_limit_bytes)}), in ${words(f.gpu_phase || "")}`,
+    const gpu = most_gpu(f), torn = f.gpu_reserved_bytes > f.gpu_limit_bytes && f.gpu_peak_bytes <= f.gpu_limit_bytes;
+    out.push(card("GPU memory, fullest GPU", gpu_free(f),
+        `${gib(f.gpu_peak_bytes)} allocated${f.gpu_reserved_bytes ? `, ${gib(f.gpu_reserved_bytes)} reserved` : ""} of ${gib(f.gpu_limit_bytes)} (${percent(gpu / f.gpu_limit_bytes)}), in ${words(f.gpu_phase || "")}` + (torn ? `. The allocator would reserve ${gib(f.gpu_reserved_bytes - f.gpu_limit_bytes)} more than there is.` : ""),
         meter(f.gpu_peak_bytes, f.gpu_reserved_bytes, f.gpu_limit_bytes)));
     out.push(card("Host memory, fullest node", known(f.host_limit_bytes) ? free(f.host_peak_bytes, f.host_limit_bytes) : gib(f.host_peak_bytes),
         known(f.host_limit_bytes) ? `${gib(f.host_peak_bytes)} of ${gib(f.host_limit_bytes)} (${percent(f.host_peak_bytes / f.host_limit_bytes)}), in ${words(f.host_phase || "")}` : "no limit",
@@ -78,7 +80,7 @@ function layers(f, plan) {
         for (let i = 0; i < n; i++, index++) cells.push(el("span", { class: act, title: `block ${index}, ${group}: ${act}` }));
     }
     const modules = Array.isArray(recompute.modules) && recompute.modules.length > 0 ? " of " + recompute.modules.join(", ") : "";
-    const how = { keep: "kept", offload: "offloaded to the host", recompute: "recomputed" + (recompute.granularity ? ` (${recompute.granularity}${modules})` : "") };
+    const how = { keep: "kept", offload: "offloaded to the host", recompute: "recomputed, " + ({ full: "the whole block", auto: "the whole block (granularity auto)", block: "the whole block", selective: "modules" + modules }[recompute.granularity] || recompute.granularity || "the whole block") };
     const say = Object.entries(counts).map(([act, n]) => `${n} ${how[act] || act}`).join(", ");
     return [el("div", null, "activations, block by block"), el("div", null, el("div", { class: "blocks", role: "img", "aria-label": `Activations of ${index} blocks: ${say}` }, cells),
         el("ul", { class: "key" }, Object.keys(counts).map(act => el("li", null, el("i", { class: act }), `${counts[act]} ${how[act] || act}`))))];
@@ -138,18 +140,18 @@ function plan_body(item, index, alone) {
     const verdict_more = [...lines(parts[""]).slice(1), ...said].filter(l => !/^(GPU|Host) memory: peak/.test(l));
     const facts = el("dl", null, [["engine", f.engine], ["precision", flat((plan.run || {}).precision).map(([k, v]) => `${k} ${v}`).join(", ")], ["tokens", known(f.tokens_per_iteration) ? `${number(f.tokens_per_iteration)} per iteration` : "unknown"],
         ["rates", plan.cluster.calibration && plan.cluster.calibration.date ? `measured on ${plan.cluster.calibration.date}` : "from data sheets, not measured"]].flatMap(([k, v]) => [el("dt", null, k), el("dd", null, v)]));
-    const charts = item.charts.memory.map(m => memory_chart(m, `${m.tier === "gpu" ? "GPU memory" : "Host memory"} of ${m.of}`));
+    const charts = tier => item.charts.memory.filter(m => m.tier === tier).map(m => memory_chart(m, `${m.tier === "gpu" ? "GPU memory" : "Host memory"} of ${m.of}`));
     const measured_part = item.document.comparison ? [measured(item.document.comparison)] : [];
     const bars = render(parts.binds), change = render(parts.change, "Changes");
     const assumptions = render((parts.assumptions || []).filter(b => b[0] !== "heading" || true), "Assumptions");
     return [
         alone ? el("p", { class: "eyebrow" }, `Capacity report: ${f.model} on ${f.cluster}`) : null,
         el(alone ? "h1" : "h2", null, headline), el("p", null, badge(f.verdict)), cards(f), verdict_more.map(l => el("p", null, l)),
-        el("div", { class: "two" }, section(id + "-binds", "What binds", bars.length > 0 ? bars : el("p", null, "Nothing is over a limit.")),
+        el("div", { class: "two" }, el("div", null, section(id + "-binds", "What binds", bars.length > 0 ? bars : el("p", null, "Nothing is over a limit.")),
+            section(id + "-change", "What would change it", change.length > 0 ? change : el("p", null, "No change was tried."))),
             section(id + "-assumed", "Assumptions", el("div", { class: "box" }, facts, (parts.assumptions || []).length > 0 ? assumptions.slice(0, assumptions.findIndex(e => e.tagName === "H3") < 0 ? undefined : assumptions.findIndex(e => e.tagName === "H3")) : null,
                 el("details", null, el("summary", null, "Model and cluster in words"), assumptions.findIndex(e => e.tagName === "H3") < 0 ? null : assumptions.slice(assumptions.findIndex(e => e.tagName === "H3")))))),
-        section(id + "-change", "What would change it", change.length > 0 ? change : el("p", null, "No change was tried.")),
-        section(id + "-memory", "Memory over time", el("p", { class: "note" }, "In the order of the program. A phase that an iteration repeats is shown once. Kinds of ranks and nodes with nearly the same peaks are shown once."), charts),
+        section(id + "-memory", "Memory over time", el("p", { class: "note" }, "In the order of the program. A phase that an iteration repeats is shown once. Kinds of ranks and nodes with nearly the same peaks are shown once."), charts("gpu"), el("div", { class: "two" }, charts("host"))),
         section(id + "-placement", "Placement", placement(f, plan)), section(id + "-seconds", "Where the seconds go", f.verdict === "does_not_fit" ? el("p", null, "No times are predicted, because the plan does not fit.") : where_seconds(f), item.charts.streams.length > 0 ? gantt(item.charts.streams) : null),
         item.document.comparison || item.document.run ? section(id + "-measured", "Predicted beside measured", measured_part, render(parts.measured, "Measured")) : null,
         section(id + "-tables", "All figures", el("div", { class: "tools" }, el("span", { class: "soft" }, "Every figure of this plan in one file:"), csv_button("figures of " + (item.name || f.model), () => item.csv)),
@@ -168,7 +170,7 @@ function compare_plans(plans) {
     const sentence = `${fit.length === fs.length ? "All" : fit.length === 0 ? "None" : fit.length} of ${fs.length} plans fit${fit.length === 1 ? "s" : ""}${risky > 0 ? `, ${risky} ${risky === 1 ? "is" : "are"} at risk` : ""}.`;
     const out = [el("p", { class: "eyebrow" }, `Capacity report: ${plans.length} plans`), el("h1", null, sentence)];
     const cheapest = models.map(m => fit.filter(f => f.model === m && known(hours(f))).sort((a, b) => priced ? a.usd_per_1e9_tokens - b.usd_per_1e9_tokens : hours(a) - hours(b))[0]);
-    if (best) out.push(el("ul", null, models.map((m, i) => el("li", null, cheapest[i] ? `${m}: cheapest per token on ${cheapest[i].cluster}, ${number(hours(cheapest[i]))} GPU-hours${known(cheapest[i].usd_per_1e9_tokens) ? ` and ${number(cheapest[i].usd_per_1e9_tokens)} USD` : ""} per 10\u2079 tokens, ${free(most_gpu(cheapest[i]), cheapest[i].gpu_limit_bytes)} per GPU.` : `${m}: none of these plans fits without risk and has known seconds.`))));
+    if (best) out.push(el("ul", null, models.map((m, i) => el("li", null, cheapest[i] ? `${m}: cheapest per token on ${cheapest[i].cluster}, ${number(hours(cheapest[i]))} GPU-hours${known(cheapest[i].usd_per_1e9_tokens) ? ` and ${number(cheapest[i].usd_per_1e9_tokens)} USD` : ""} per 10\u2079 tokens, ${gpu_free(cheapest[i])} per GPU.` : `${m}: none of these plans fits without risk and has known seconds.`))));
     if (models.length > 1 && clusters.length > 1) {
         stowage.charts.push({ type: "matrix", source: fs });
         out.push(el("figure", { class: "wide" }, el("h3", null, "Models and clusters"), el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Models and clusters" }, el("table", { class: "matrix" },
@@ -176,7 +178,7 @@ function compare_plans(plans) {
             el("tbody", null, models.map(m => el("tr", null, el("th", { scope: "row" }, m), clusters.map(c => {
                 const found = fs.filter(f => f.model === m && f.cluster === c).sort((a, b) => rank[a.verdict] - rank[b.verdict])[0];
                 if (!found) return el("td", { class: "soft" }, "not planned");
-                return el("td", { class: found.verdict }, el("b", null, VERDICTS[found.verdict]), free(most_gpu(found), found.gpu_limit_bytes) + " per GPU", el("br"),
+                return el("td", { class: found.verdict }, el("b", null, VERDICTS[found.verdict]), gpu_free(found) + " per GPU", el("br"),
                     known(found.iteration_s) ? `${seconds(found.iteration_s)} per iteration` : "", el("br"), known(hours(found)) ? `${number(hours(found))} GPU-hours per 10\u2079 tokens` : "");
             }))))))));
     }
@@ -246,11 +248,11 @@ function size_body(item) {
     const points = rows.filter(r => r.tokens_per_s_per_gpu > 0 && r.verdict === "fits").map(r => [r.gpus, r.tokens_per_s_per_gpu, `${r.model} on ${r.kind_name}, ${r.what}: ${number(r.gpus)} GPUs, ${number(r.tokens_per_s_per_gpu)} tokens per second and GPU, ${number(r.gpu_hours_per_1e9_tokens)} GPU-hours per 10\u2079 tokens`, r.what === "cheapest"]);
     const bars = kinds.filter(k => k.cheapest && known(k.cheapest.gpu_hours_per_1e9_tokens)), most = Math.max(...bars.map(k => k.cheapest.gpu_hours_per_1e9_tokens));
     stowage.charts.push({ type: "size", source: kinds });
-    return [el("p", { class: "eyebrow" }, "What to buy"), el("h1", null, title), lines(item.blocks).slice(0, 6).map(l => el("p", null, l)),
+    return [el("p", { class: "eyebrow" }, "What to buy"), el("h1", null, title), lines(parts_of(item.blocks).answer).map(l => el("p", null, el("strong", null, l))), lines(parts_of(item.blocks)[""]).slice(0, 1).map(l => el("p", null, l)),
         el("div", { class: "cards" }, kinds.filter(k => k.fits).map(k => card(`${k.model} on ${k.kind}`, `${number(k.gpus)} GPUs at least`, (k.cheapest && known(k.cheapest.gpus) ? `cheapest per token: ${number(k.cheapest.gpus)} GPUs, ${number(k.cheapest.gpu_hours_per_1e9_tokens)} GPU-hours` + (known(k.cheapest.usd_per_1e9_tokens) ? `, ${number(k.cheapest.usd_per_1e9_tokens)} USD` : "") + " per 10\u2079 tokens" : "seconds unknown"), el("p", { style: "margin:4px 0" }, badge(k.verdict))))),
         bars.length > 0 ? el("figure", null, el("h3", null, "GPU-hours per 10\u2079 tokens, cheapest count of each kind"), bars.map(k => el("div", null, `${k.model} on ${k.kind}: ${number(k.cheapest.gpu_hours_per_1e9_tokens)}`, el("div", { class: "bar", "aria-hidden": "true" }, el("i", { class: "used", style: `width:${100 * k.cheapest.gpu_hours_per_1e9_tokens / most}%` }))))) : null,
         points.length > 1 ? scatter("GPUs against speed: the smallest and the cheapest", "GPUs", "tokens per second and GPU", points) : null,
-        section("rows", "All figures", render(item.blocks.filter(b => b[0] !== "title"), "Sizes"), el("div", { class: "tools" }, csv_button("sizes", () => item.csv)))];
+        section("rows", "All figures", render(item.blocks.filter(b => b[0] !== "title" && b[0] !== "part"), "Sizes"), el("div", { class: "tools" }, csv_button("sizes", () => item.csv)))];
 }
 function diff_body(item) {
     const doc = item.document, title = (item.blocks.find(b => b[0] === "title") || [0, "What changed"])[1], first = item.blocks.findIndex(b => b[0] === "table" || b[0] === "heading");
@@ -273,6 +275,7 @@ function body_of(item, index, alone) {
 }
 
 /* ---- the page ---- */
+const SHORT = { "What binds": "Binds", "What would change it": "Changes", "Memory over time": "Memory", "Where the seconds go": "Seconds", "Predicted beside measured": "Measured", "All figures": "Figures", "How to make this report again": "Again" };
 function set_theme(dark) {
     document.documentElement.dataset.theme = dark ? "dark" : "light";
     theme.textContent = dark ? "Light" : "Dark";
@@ -299,7 +302,7 @@ main.append(section("again", "How to make this report again", el("pre", null, da
     el("div", { class: "tools" }, el("button", { type: "button", onclick: () => download("report.json", JSON.stringify(data, null, 1), "application/json") }, "Download JSON"))));
 document.title = (main.querySelector("h1") || {}).textContent || "Stowage report";
 const nav = document.querySelector(".top nav");
-if (alone) nav.append(...[...main.querySelectorAll("h2[id]")].map(h => el("a", { href: "#" + h.id }, h.textContent)));
+if (alone) nav.append(...[...main.querySelectorAll("h2[id]")].map(h => el("a", { href: "#" + h.id }, SHORT[h.textContent] || h.textContent)));
 set_theme(wants_dark.matches);
 wants_dark.addEventListener("change", e => set_theme(e.matches));
 let width = innerWidth, timer = 0;
