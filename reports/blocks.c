@@ -34,15 +34,15 @@ void stw_block_array(stw_text *out, const stw_text *blocks) {
     put(out, "\n]");
 }
 
-/* "<" stands in strings alone. */
+/* "<" stands in strings alone, and strings hold no line breaks: what follows one is indentation. */
 void stw_block_document(stw_text *out, const stw_text *json) {
     if (json->failed) out->failed = true;
     for (const char *at = json->data; at != NULL && *at != '\0';) {
-        const size_t n = strcspn(at, "<");
+        const size_t n = strcspn(at, "<\n");
         stw_text_append(out, at, n);
         at += n;
         if (*at == '\0') break;
-        put(out, "\\u003c");
-        at++;
+        put(out, *at == '<' ? "\\u003c" : "\n");
+        at += *at == '<' ? 1 : strspn(at, "\n ");
     }
 }

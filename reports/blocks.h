@@ -15,7 +15,7 @@ void stw_block_quote(stw_text *out, const char *text);
 void stw_block_put(stw_text *out, const char *kind, const char *text);
 /** Append `blocks` as a JSON array. */
 void stw_block_array(stw_text *out, const stw_text *blocks);
-/** Append a JSON document as stw_block_quote does strings. */
+/** Append a JSON document of stw_json as stw_block_quote does strings, without its indentation. */
 void stw_block_document(stw_text *out, const stw_text *json);
 
 #endif

@@ -14,7 +14,7 @@
 #include "reports/page_files.inc"
 
 /* Buckets of a movement, over all plans of a page. */
-enum { MOST_BUCKETS = 96, LEAST_BUCKETS = 16, PLANS_WITH_MOST = 2 };
+enum { MOST_BUCKETS = 96, LEAST_BUCKETS = 16, PLANS_WITH_MOST = 2, SLICES_OF_BUCKET = 4 };
 
 static void put(stw_text *out, const char *text) { stw_text_append(out, text, strlen(text)); }
 
@@ -47,7 +47,7 @@ static stw_status put_charts(const stw_page_item *item, uint32_t buckets, stw_te
     stw_json_begin_object(json, NULL);
     stw_page_figures(item->plan, &facts, json);
     status = stw_page_memory(item, buckets, json, err);
-    stw_page_streams(item, json);
+    stw_page_streams(item, SLICES_OF_BUCKET * buckets, json);
     stw_json_end(json);
     const stw_status finished = stw_json_finish(json, &text, status == STW_STATUS_OK ? err : NULL);
     if (status == STW_STATUS_OK) status = finished;

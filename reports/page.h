@@ -15,12 +15,12 @@ enum { STW_PAGE_MOST_KINDS = 4 };
 /** "figures": verdict, peaks and limits, seconds, placement, phases. */
 void stw_page_figures(const stw_plan *plan, const stw_plan_facts *facts, stw_json *json);
 /** "memory": bytes by component of the picked kinds of ranks (GPU) and nodes (host), in the order
- * of the program. Peaks are exact; what goes up and down within a bucket is not shown.
- * @param buckets of a movement */
+ * of the program, as pairs of a number of buckets and the bytes that these have. Peaks are exact;
+ * what goes up and down within a bucket is not shown. @param buckets of a movement */
 STW_MUST_USE stw_status stw_page_memory(const stw_page_item *item, uint32_t buckets, stw_json *json,
                                         stw_error *err);
-/** "streams": operations of the largest kind of rank by movement and stream. Short ones that follow
- * each other are one. */
-void stw_page_streams(const stw_page_item *item, stw_json *json);
+/** "streams": operations of the largest kind of rank by movement and stream, five values each.
+ * Those that are shorter than one of so many slices of a movement and follow each other are one. */
+void stw_page_streams(const stw_page_item *item, uint32_t slices, stw_json *json);
 
 #endif

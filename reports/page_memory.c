@@ -124,7 +124,12 @@ static void put_components(const grid *g, stw_json *json) {
         for (size_t i = 0; i < n; i++) most = stw_max_u64(most, g->bytes[i * STW_N_COMPONENTS + c]);
         if (most == 0) continue;
         stw_json_begin_array(json, stw_component_name((stw_component)c));
-        for (size_t i = 0; i < n; i++) stw_json_u64(json, NULL, g->bytes[i * STW_N_COMPONENTS + c]);
+        for (size_t i = 0, same; i < n; i += same) {
+            const uint64_t *at = &g->bytes[i * STW_N_COMPONENTS + c];
+            for (same = 1; i + same < n && at[same * STW_N_COMPONENTS] == *at;) same++;
+            stw_json_u64(json, NULL, same);
+            stw_json_u64(json, NULL, *at);
+        }
         stw_json_end(json);
     }
     stw_json_end(json);

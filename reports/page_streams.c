@@ -6,9 +6,6 @@
 
 #include "reports/page.h"
 
-/* Slices shorter than this share of a movement are joined with their neighbours. */
-static const double LEAST_SHARE = 1.0 / 500;
-
 typedef struct lane {
     const stw_program *program;
     const stw_page_track *track;
@@ -25,17 +22,20 @@ typedef struct slice {
     uint32_t n;
 } slice;
 
+static uint64_t nanoseconds(double seconds) {
+    return (uint64_t)llround(fmin(fmax(seconds, 0), 9e9) * 1e9);
+}
+
+/* Five values: start, end, name of the first operation, operations, nanoseconds of them. */
 static void put_slice(const lane *l, const slice *s) {
     char name[96];
     if (s->n == 0) return;
     stw_trace_op_name(&l->program->ops[s->first], name, sizeof name);
-    stw_json_begin_array(l->json, NULL);
-    stw_json_double(l->json, NULL, s->start_s - l->start_s);
-    stw_json_double(l->json, NULL, s->end_s - l->start_s);
+    stw_json_u64(l->json, NULL, nanoseconds(s->start_s - l->start_s));
+    stw_json_u64(l->json, NULL, nanoseconds(s->end_s - l->start_s));
     stw_json_string(l->json, NULL, name);
     stw_json_u64(l->json, NULL, s->n);
-    stw_json_double(l->json, NULL, s->busy_s);
-    stw_json_end(l->json);
+    stw_json_u64(l->json, NULL, nanoseconds(s->busy_s));
 }
 
 static bool takes_time(const lane *l, uint32_t op) {
@@ -62,8 +62,10 @@ static void put_lane(const lane *l) {
     put_slice(l, &s);
 }
 
-static void put_movement(const stw_plan *plan, const stw_page_track *track, uint32_t m,
+static void put_movement(const stw_page_item *item, uint32_t m, double least_share,
                          stw_json *json) {
+    const stw_plan *plan = item->plan;
+    const stw_page_track *track = &item->tracks[plan->job->largest];
     const stw_program *program = plan->programs[plan->job->largest];
     const stw_movement *movement = &program->movements[m];
     bool used[STW_N_STREAMS] = {false};
@@ -82,7 +84,7 @@ static void put_movement(const stw_plan *plan, const stw_page_track *track, uint
     stw_json_begin_object(json, "streams");
     for (unsigned s = 0; s < STW_N_STREAMS; s++) {
         const lane l = {program,       track,   movement,
-                        (stw_stream)s, start_s, (end_s - start_s) * LEAST_SHARE,
+                        (stw_stream)s, start_s, (end_s - start_s) * least_share,
                         json};
         if (!used[s]) continue;
         stw_json_begin_array(json, stw_stream_name((stw_stream)s));
@@ -93,14 +95,14 @@ static void put_movement(const stw_plan *plan, const stw_page_track *track, uint
     stw_json_end(json);
 }
 
-void stw_page_streams(const stw_page_item *item, stw_json *json) {
+void stw_page_streams(const stw_page_item *item, uint32_t slices, stw_json *json) {
     const stw_plan *plan = item->plan;
     stw_json_begin_array(json, "streams");
     if (plan->programs != NULL && item->tracks != NULL) {
         const stw_page_track *track = &item->tracks[plan->job->largest];
         const stw_program *program = plan->programs[plan->job->largest];
         for (uint32_t m = 0; m < program->n_movements; m++)
-            if (track->predicted[m]) put_movement(plan, track, m, json);
+            if (track->predicted[m]) put_movement(item, m, 1.0 / slices, json);
     }
     stw_json_end(json);
 }

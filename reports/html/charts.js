@@ -139,7 +139,17 @@ function memory_sums(m, names) {
     }
     return sums;
 }
-function memory_chart(m, title) {
+/* The JSON has [COUNT, BYTES, COUNT, BYTES, ...]. */
+function expanded(m) {
+    const bytes = {};
+    for (const [name, runs] of Object.entries(m.bytes)) {
+        bytes[name] = [];
+        for (let i = 0; i < runs.length; i += 2) for (let n = 0; n < runs[i]; n++) bytes[name].push(runs[i + 1]);
+    }
+    return { ...m, bytes };
+}
+function memory_chart(stated, title) {
+    const m = expanded(stated);
     const names = by_order(Object.keys(m.bytes)), n = m.stretches.length * m.buckets;
     const sums = memory_sums(m, names), totals = sums.at(-1);
     const timed = m.stretches.some(s => known(s.end_s));
@@ -253,7 +263,7 @@ function memory_chart(m, title) {
     where.setAttribute("aria-label", `${title}. Highest ${gib(totals[top])} in ${top_phase}` + m.limits.map(l => `, ${l.name} ${gib(l.bytes)}`).join("") + ". Arrow keys read values; a table follows.");
     where.addEventListener("keydown", keys);
     where.append(tip);
-    const chart = { type: "memory", source: m, names, draw, plot: null };
+    const chart = { type: "memory", source: stated, names, draw, plot: null };
     stowage.charts.push(chart);
     stowage.redraw.push(() => where.clientWidth > 0 && draw());
     const rows = m.stretches.map((s, i) => [`${i + 1} ${phase_of(s)}`, known(s.end_s) ? seconds(s.end_s - s.start_s) : "not predicted", gib(totals[peaks[i]]),
@@ -292,7 +302,8 @@ function gantt(streams) {
         }
         lanes.forEach(([name, slices], i) => {
             svg.append(el("text", { x: 0, y: i * row + 20 }, name));
-            for (const [start, end, what, n, busy] of slices) {
+            for (let k = 0; k < slices.length; k += 5) {
+                const [start, end, what, n, busy] = [slices[k] / 1e9, slices[k + 1] / 1e9, slices[k + 2], slices[k + 3], slices[k + 4] / 1e9];
                 if (end < from || start > to) continue;
                 const a = Math.max(x(start), label), b = Math.min(x(end), wide - 6), width = Math.max(b - a, 0.6);
                 const rect = el("rect", { x: a, y: i * row + 5, width, height: row - 9, fill: STREAM_COLOURS[i % 8], "fill-opacity": n > 1 ? 0.3 + 0.6 * Math.min(1, busy / (end - start)) : 0.95 });
