@@ -288,7 +288,7 @@ function memory_chart(stated, title) {
 const STREAM_COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999933", "#882255"];
 function gantt(streams) {
     const where = el("div", { class: "chart" }), tip = el("div", { class: "tip", hidden: true }), live = el("p", { class: "soft", "aria-live": "polite", style: "min-height:1.5em;margin:2px 0" });
-    let at = streams.reduce((best, s, i) => s.seconds > streams[best].seconds && s.phase !== "load" || streams[best].phase === "load" ? i : best, 0), from = 0, to = streams[at].seconds;
+    let at = Math.max(0, streams.findIndex(s => s.phase === "forward_backward")), from = 0, to = streams[at].seconds;
     const chart = { type: "streams", source: streams, get phase() { return at; }, get range() { return [from, to]; }, draw };
     function draw() {
         const s = streams[at], lanes = Object.entries(s.streams), wide = Math.max(260, where.clientWidth), label = wide < 500 ? 62 : 90, row = 30;
