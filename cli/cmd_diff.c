@@ -9,7 +9,7 @@ static stw_status diff(const char *const paths[2], const stw_general *general, s
     stw_text text = STW_TEXT_INIT;
     stw_format format;
     STW_TRY(stw_stdin_once(paths, 2, err));
-    STW_TRY(stw_page_format(general, &format, err));
+    STW_TRY(stw_page_format(general, false, &format, err));
     const stw_named_path output = {"-o", general->output};
     const stw_named_path inputs[] = {{"PLAN", paths[0]}, {"PLAN", paths[1]}};
     STW_TRY(stw_check_outputs(&output, 1, inputs, 2, err));

@@ -13,14 +13,20 @@
 
 extern char **environ;
 
-stw_status stw_page_format(const stw_general *general, stw_format *out, stw_error *err) {
-    *out = STW_FORMAT_HTML;
-    if (!general->json && strcasecmp(stw_path_suffix(general->output), ".html") == 0)
-        return STW_STATUS_OK;
+stw_status stw_page_format(const stw_general *general, bool of_plans, stw_format *out,
+                           stw_error *err) {
+    static const char *const suffixes[] = {".html", ".om", ".prom"};
+    for (int i = 0; i < 3 && !general->json; i++) {
+        if (strcasecmp(stw_path_suffix(general->output), suffixes[i]) != 0) continue;
+        *out = i == 0 ? STW_FORMAT_HTML : STW_FORMAT_OPENMETRICS;
+        if (i == 0 || of_plans) return STW_STATUS_OK;
+    }
     const stw_status status = stw_report_format(general, out, err);
     if (status != STW_STATUS_USAGE || general->json) return status;
     *err = (stw_error)STW_ERROR_INIT;
-    return stw_check_suffix(general->output, "a report", ".txt .md .csv .json .html", err);
+    return stw_check_suffix(
+        general->output, "a report",
+        of_plans ? ".txt .md .csv .json .html .om .prom" : ".txt .md .csv .json .html", err);
 }
 
 /* A word as a shell takes it. */

@@ -72,6 +72,19 @@ static stw_status put_item(const stw_page_item *item, stw_format format, stw_tex
     return stw_report_plan(item->plan, item->run, item->comparison, format, text, err);
 }
 
+static stw_status put_openmetrics(const stw_page_item *items, size_t n, stw_text *text,
+                                  stw_error *err) {
+    const stw_plan *plans[MOST_FILES];
+    const char *names[MOST_FILES];
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].plan == NULL)
+            return stw_fail(err, STW_STATUS_USAGE, items[i].name, "OpenMetrics requires plans");
+        plans[i] = items[i].plan;
+        names[i] = items[i].name;
+    }
+    return stw_report_plans_openmetrics(plans, names, n, text, err);
+}
+
 static stw_status report(const char *const *paths, size_t n, const stw_general *general, bool open,
                          stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -82,7 +95,7 @@ static stw_status report(const char *const *paths, size_t n, const stw_general *
     stw_text text = STW_TEXT_INIT;
     stw_format format;
     STW_TRY(stw_stdin_once(paths, n, err));
-    STW_TRY(stw_page_format(general, &format, err));
+    STW_TRY(stw_page_format(general, true, &format, err));
     if (open && format != STW_FORMAT_HTML) {
         status = stw_fail(err, STW_STATUS_USAGE, "--open", "requires -o FILE.html");
         goto out;
@@ -106,6 +119,11 @@ static stw_status report(const char *const *paths, size_t n, const stw_general *
     if (format == STW_FORMAT_HTML) {
         STW_TRY(stw_page_emit(general, items, n_items, err));
         if (open) stw_page_open(general->output);
+        goto out;
+    }
+    if (format == STW_FORMAT_OPENMETRICS) {
+        STW_TRY(put_openmetrics(items, n_items, &text, err));
+        STW_TRY(stw_emit(general, &text, err));
         goto out;
     }
     for (size_t i = 0; i < n_items; i++) STW_TRY(put_item(&items[i], format, &text, err));
@@ -143,7 +161,7 @@ int stw_cmd_report(int argc, char **argv) {
         "standard input. The suffix of -o FILE selects the "
         "format: .txt (or none), .md, .csv, .json, .html: one page with charts that needs no "
         "network; "
-        "several plans are compared first.",
+        "several plans are compared first; .om or .prom: OpenMetrics of plans.",
         options,
         sizeof options / sizeof options[0],
         1,

@@ -265,7 +265,7 @@ static stw_status size(request *r, const stw_general *general, int *code, stw_er
     }
     *all =
         (sizing){.pool = pool, .models = {.option = "--model", .pool = pool, .most = MOST_MODELS}};
-    STW_TRY(stw_page_format(general, &format, err));
+    STW_TRY(stw_page_format(general, false, &format, err));
     const stw_named_path output = {"-o", general->output};
     const stw_named_path inputs[] = {STW_INPUT_PATHS(r->in)};
     STW_TRY(stw_check_outputs(&output, 1, inputs, sizeof inputs / sizeof inputs[0], err));

@@ -132,7 +132,7 @@ static stw_status sweep(const request *r, const stw_general *general, stw_error 
     stw_format format;
     if (r->vary.n == 0)
         return stw_fail(err, STW_STATUS_USAGE, "--vary", "required: KEY=FIRST:LAST or KEY=A,B,C");
-    STW_TRY(stw_page_format(general, &format, err));
+    STW_TRY(stw_page_format(general, false, &format, err));
     const stw_named_path output = {"-o", general->output};
     const stw_named_path inputs[] = {STW_INPUT_PATHS(r->in)};
     STW_TRY(stw_check_outputs(&output, 1, inputs, sizeof inputs / sizeof inputs[0], err));

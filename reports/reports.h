@@ -17,8 +17,9 @@ typedef enum stw_format {
     STW_FORMAT_MARKDOWN,
     STW_FORMAT_CSV,
     STW_FORMAT_JSON,
-    STW_FORMAT_HTML,  /* a page: stw_report_page makes it, the other writers do not take it */
-    STW_FORMAT_BLOCKS /* what a page holds (reports/blocks.h) */
+    STW_FORMAT_OPENMETRICS, /* of plans alone */
+    STW_FORMAT_HTML,        /* a page: stw_report_page makes it, the other writers do not take it */
+    STW_FORMAT_BLOCKS       /* what a page holds (reports/blocks.h) */
 } stw_format;
 
 /** Columns of the terminal to which sentences and tables of STW_FORMAT_TERMINAL are wrapped; 0, the
@@ -80,6 +81,12 @@ STW_MUST_USE stw_status stw_report_plan(const stw_plan *plan, const stw_run_resu
 STW_MUST_USE stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
                                             const stw_comparison *comparison, const char *name,
                                             bool heads, stw_text *out, stw_error *err);
+/** Gauges of some plans as OpenMetrics 1.0 text: bytes, seconds, counts and shares by section,
+ * phase and component, with the names of the CSV, and verdicts.
+ * @param names of the plans, in the label `plan` */
+STW_MUST_USE stw_status stw_report_plans_openmetrics(const stw_plan *const *plans,
+                                                     const char *const *names, size_t n,
+                                                     stw_text *out, stw_error *err);
 /** Report of one run file. */
 STW_MUST_USE stw_status stw_report_run(const stw_run_result *run, stw_format format, stw_text *out,
                                        stw_error *err);
@@ -137,6 +144,11 @@ void stw_trace_op_name(const stw_op *op, char *out, size_t out_size);
 typedef struct stw_span {
     double start_s, end_s;
 } stw_span;
+/** The GPU memory of a program as a pickle that torch's viewer opens
+ * (https://pytorch.org/memory_viz): its peak is that of the walk.
+ * @param ops [program->n_ops]; NULL: no times are known, operations are counted */
+STW_MUST_USE stw_status stw_snapshot_of_program(const stw_program *program, const stw_span *ops,
+                                                stw_text *out, stw_error *err);
 /** The simulated time line of one kind of rank. */
 typedef struct stw_page_track {
     const stw_span *ops;   /* [program->n_ops] */
