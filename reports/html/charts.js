@@ -85,7 +85,7 @@ function table(name, heads, rows) {
                 el("i", { class: /OVER/.test(r[c]) ? "over" : "used", style: `width:${filled}%` })) : null);
         }
         const content = typeof r[c] === "object" && r[c] !== null ? r[c] : cell(r, c);
-        return el("td", { class: h.startsWith(">") ? "num" : cell(r, c).length > 24 ? "text" : null }, content);
+        return el("td", { class: h.startsWith(">") ? "num" : cell(r, c).length > 24 ? "text" : "short" }, content);
     }))));
     const ths = heads.map((h, c) => drawn[c] ? el("td") : el("th", { scope: "col", class: h.startsWith(">") ? "num" : null },
         el("button", { type: "button", onclick: () => sort(c) }, h.replace(/^>/, "") || "of")));

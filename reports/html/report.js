@@ -125,7 +125,7 @@ function measured(comparison) {
                     el("td", { style: "min-width:110px" }, el("div", { class: "bar", "aria-hidden": "true", style: "display:block" }, el("i", { style: `width:${Math.max(1, half)}%;margin-left:${d >= 0 ? 50 : 50 - half}%;background:${colour}` }))), el("td", null, badge(l.verdict)));
             })))), judged.length > shown.length ? el("p", { class: "soft" }, `${judged.length - shown.length} more lines are in the table below.`) : null);
 }
-const flat = (object, prefix = "") => Object.entries(object || {}).flatMap(([key, value]) => value !== null && typeof value === "object" && !Array.isArray(value) ? flat(value, prefix + key + ".")
+const flat = (object, prefix = "") => Object.entries(object || {}).flatMap(([key, value]) => value !== null && typeof value === "object" && (!Array.isArray(value) || typeof value[0] === "object") ? flat(value, prefix + key + ".")
     : [[prefix + key, Array.isArray(value) ? JSON.stringify(value) : String(value)]]);
 function made_from(item, id) {
     const plan = item.document.plan, c = plan.cluster || {}, calibration = c.calibration;
@@ -168,9 +168,9 @@ function compare_plans(plans) {
     const models = [...new Set(fs.map(f => f.model))], clusters = [...new Set(fs.map(f => f.cluster))];
     const risky = fs.filter(f => f.verdict === "at_risk").length;
     const sentence = `${fit.length === fs.length ? "All" : fit.length === 0 ? "None" : fit.length} of ${fs.length} plans fit${fit.length === 1 ? "s" : ""}${risky > 0 ? `, ${risky} ${risky === 1 ? "is" : "are"} at risk` : ""}.`;
-    const out = [el("p", { class: "eyebrow" }, `Capacity report: ${plans.length} plans`), el("h1", null, sentence)];
+    const out = [el("p", { class: "eyebrow" }, `Capacity report: ${plans.length} plans${models.length === 1 ? ` of ${models[0]}` : ""}${clusters.length === 1 ? ` on ${clusters[0]}` : ""}`), el("h1", null, sentence)];
     const cheapest = models.map(m => fit.filter(f => f.model === m && known(hours(f))).sort((a, b) => priced ? a.usd_per_1e9_tokens - b.usd_per_1e9_tokens : hours(a) - hours(b))[0]);
-    if (best) out.push(el("ul", null, models.map((m, i) => el("li", null, cheapest[i] ? `${m}: cheapest per token on ${cheapest[i].cluster}, ${number(hours(cheapest[i]))} GPU-hours${known(cheapest[i].usd_per_1e9_tokens) ? ` and ${number(cheapest[i].usd_per_1e9_tokens)} USD` : ""} per 10\u2079 tokens, ${gpu_free(cheapest[i])} per GPU.` : `${m}: none of these plans fits without risk and has known seconds.`))));
+    if (best) out.push(el("ul", null, models.map((m, i) => el("li", null, cheapest[i] ? `${m}: cheapest per token on ${cheapest[i].cluster}${plans.filter(p => p.charts.figures.model === m && p.charts.figures.cluster === cheapest[i].cluster).length > 1 ? ` (${plans[fs.indexOf(cheapest[i])].name})` : ""}, ${number(hours(cheapest[i]))} GPU-hours${known(cheapest[i].usd_per_1e9_tokens) ? ` and ${number(cheapest[i].usd_per_1e9_tokens)} USD` : ""} per 10\u2079 tokens, ${gpu_free(cheapest[i])} per GPU.` : `${m}: none of these plans fits without risk and has known seconds.`))));
     if (models.length > 1 && clusters.length > 1) {
         stowage.charts.push({ type: "matrix", source: fs });
         out.push(el("figure", { class: "wide" }, el("h3", null, "Models and clusters"), el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Models and clusters" }, el("table", { class: "matrix" },
@@ -182,11 +182,16 @@ function compare_plans(plans) {
                     known(found.iteration_s) ? `${seconds(found.iteration_s)} per iteration` : "", el("br"), known(hours(found)) ? `${number(hours(found))} GPU-hours per 10\u2079 tokens` : "");
             }))))))));
     }
-    out.push(el("figure", { class: "wide" }, table("Comparison of plans", ["file", "model", "cluster", "engine", "verdict", ">GPUs", ">GPU memory", ">of limit", ">host memory", ">of limit", ">iteration", ">tokens/s", ">per GPU", ">MFU", ">GPU-hours per 1e9 tokens", ">USD per 1e9 tokens"], plans.map((p, i) => {
-        const f = fs[i];
-        return [el("a", { href: "#item" + data.items.indexOf(p), onclick: () => { document.getElementById("item" + data.items.indexOf(p)).open = true; } }, p.name || "plan " + (i + 1)), f.model, f.cluster, f.engine, badge(f.verdict), String(f.gpus), gib(most_gpu(f)), percent(most_gpu(f) / f.gpu_limit_bytes), gib(f.host_peak_bytes), known(f.host_limit_bytes) ? percent(f.host_peak_bytes / f.host_limit_bytes) : "",
-            known(f.iteration_s) ? seconds(f.iteration_s) : "", known(f.tokens_per_s) ? number(f.tokens_per_s) : "", known(f.tokens_per_s) ? number(f.tokens_per_s / f.gpus) : "", known(f.mfu) ? percent(f.mfu) : "", known(hours(f)) ? number(hours(f)) : "", known(f.usd_per_1e9_tokens) ? number(f.usd_per_1e9_tokens) : ""];
-    }))));
+    const columns = [["file", p => el("a", { href: "#item" + data.items.indexOf(p), onclick: () => { document.getElementById("item" + data.items.indexOf(p)).open = true; } }, p.name || "plan")],
+        ["model", (p, f) => f.model], ["cluster", (p, f) => f.cluster], ["engine", (p, f) => f.engine], ["verdict", (p, f) => badge(f.verdict)], [">GPUs", (p, f) => String(f.gpus)],
+        [">GPU memory", (p, f) => gib(most_gpu(f))], [">of limit", (p, f) => percent(most_gpu(f) / f.gpu_limit_bytes)], [">host memory", (p, f) => gib(f.host_peak_bytes)], [">of its limit", (p, f) => known(f.host_limit_bytes) ? percent(f.host_peak_bytes / f.host_limit_bytes) : ""],
+        [">iteration", (p, f) => known(f.iteration_s) ? seconds(f.iteration_s) : ""], [">tokens/s per GPU", (p, f) => known(f.tokens_per_s) ? number(f.tokens_per_s / f.gpus) : ""], [">MFU", (p, f) => percent(f.mfu)],
+        [">GPU-hours per 1e9 tokens", (p, f) => known(hours(f)) ? number(hours(f)) : ""], [">USD per 1e9 tokens", (p, f) => known(f.usd_per_1e9_tokens) ? number(f.usd_per_1e9_tokens) : ""]]
+        .filter(([head]) => (!["model", "cluster", "engine"].includes(head) || new Set(fs.map(f => f[head])).size > 1) && (!head.startsWith(">USD") || fs.some(f => known(f.usd_per_1e9_tokens))));
+    out.push(el("figure", { class: "wide" }, table("Comparison of plans", columns.map(c => c[0]), plans.map((p, i) => columns.map(c => c[1](p, fs[i]))))));
+    const runs = plans.map(p => Object.fromEntries(flat(p.document.plan.run))), keys = [...new Set(runs.flatMap(Object.keys))];
+    const differing = keys.filter(k => new Set(runs.map(r => r[k] ?? "")).size > 1).map(k => [k, ...runs.map(r => r[k] ?? "")]);
+    if (differing.length > 0) out.push(el("figure", { class: "wide" }, table("Settings of the run that differ", ["key", ...plans.map((p, i) => p.name || "plan " + (i + 1))], differing)));
     return out;
 }
 
