@@ -370,8 +370,9 @@ function stacked_bar(title, parts) {
         el("div", { class: "bar", style: "height:26px" }, parts.map(p => el("i", { style: `width:${100 * p[1] / all}%;background:${p[2]}`, title: `${p[0]}: ${p[3]}` }))),
         el("ul", { class: "key" }, parts.map(p => el("li", null, swatch(p[2]), `${p[0]}: ${p[3]} (${percent(p[1] / all)})`))));
 }
-/* Points [X, Y, TEXT, on the front]; X and Y on logarithmic scales. */
-function scatter(title, x_name, y_name, points) {
+/* Points [X, Y, TEXT, stressed]; X and Y on logarithmic scales. `kinds`: what stressed points and the
+ * others are. A line joins the stressed ones where they are a front. */
+function scatter(title, x_name, y_name, points, kinds, is_front) {
     const where = el("div", { class: "chart" }), tip = el("div", { class: "tip", hidden: true });
     function draw() {
         const wide = Math.max(280, where.clientWidth), high = 300, left = 62, bottom = 44;
@@ -389,7 +390,7 @@ function scatter(title, x_name, y_name, points) {
         }
         svg.append(el("text", { x: (wide + left) / 2, y: high - 6, "text-anchor": "middle" }, x_name), el("text", { x: 0, y: 0, transform: `translate(13 ${(high - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, y_name));
         const front = points.filter(p => p[3]).sort((a, b) => a[0] - b[0]);
-        svg.append(el("polyline", { points: front.map(p => x(p[0]) + "," + y(p[1])).join(" "), fill: "none", stroke: css("--text"), "stroke-width": 1.5, "stroke-dasharray": "4 3" }));
+        if (is_front) svg.append(el("polyline", { points: front.map(p => x(p[0]) + "," + y(p[1])).join(" "), fill: "none", stroke: css("--text"), "stroke-width": 1.5, "stroke-dasharray": "4 3" }));
         for (const p of points) {
             const dot = el("circle", { cx: x(p[0]), cy: y(p[1]), r: p[3] ? 7 : 5, fill: p[3] ? "#d55e00" : "#0072b2", stroke: css("--card"), "stroke-width": 1.5, tabindex: 0, role: "img", "aria-label": p[2] });
             const show = () => { tip.hidden = false; tip.textContent = p[2]; tip.style.whiteSpace = "normal"; tip.style.left = Math.max(0, Math.min(x(p[0]) + 12, wide - 260)) + "px"; tip.style.top = y(p[1]) + 12 + "px"; };
@@ -401,7 +402,7 @@ function scatter(title, x_name, y_name, points) {
     }
     stowage.charts.push({ type: "scatter", source: points, draw });
     stowage.redraw.push(() => where.clientWidth > 0 && draw());
-    return el("figure", null, el("h3", null, title), where, el("ul", { class: "key" }, el("li", null, swatch("#d55e00"), "Pareto front (large points, dashed line)"), el("li", null, swatch("#0072b2"), "other combinations that fit")));
+    return el("figure", null, el("h3", null, title), where, el("ul", { class: "key" }, el("li", null, swatch("#d55e00"), kinds[0]), el("li", null, swatch("#0072b2"), kinds[1])));
 }
 /* One hue from pale to strong: dark text stays readable on all of it. */
 const heat_colour = share => `hsl(205 70% ${92 - 37 * share}%)`;

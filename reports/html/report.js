@@ -49,7 +49,7 @@ function meter(used, held, limit) {
 function card(label, value, more, extra) {
     return el("div", { class: "card" }, el("div", { class: "label" }, label), el("div", { class: "value" }, value), extra, more ? el("div", { class: "more" }, more) : null);
 }
-const free = (used, limit) => used > limit ? about(used - limit) + " over" : about(limit - used) + " free";
+const free = (used, limit) => !known(limit) ? gib(used) + ", no limit" : used > limit ? about(used - limit) + " over" : about(limit - used) + " free";
 const most_gpu = f => Math.max(f.gpu_peak_bytes, f.gpu_reserved_bytes || 0);
 /* What is left of a GPU: beside what the allocator reserves, unless that is more than there is. */
 const gpu_free = f => free(most_gpu(f) > f.gpu_limit_bytes ? f.gpu_peak_bytes : most_gpu(f), f.gpu_limit_bytes);
@@ -148,7 +148,7 @@ function plan_body(item, index, alone) {
         alone ? el("p", { class: "eyebrow" }, `Capacity report: ${f.model} on ${f.cluster}`) : null,
         el(alone ? "h1" : "h2", null, headline), el("p", null, badge(f.verdict)), cards(f), verdict_more.map(l => el("p", null, l)),
         el("div", { class: "two" }, el("div", null, section(id + "-binds", "What binds", bars.length > 0 ? bars : el("p", null, "Nothing is over a limit.")),
-            section(id + "-change", "What would change it", change.length > 0 ? change : el("p", null, "No change was tried."))),
+            section(id + "-change", "What would change it", change.length > 0 ? change : el("p", null, "The plan names no changes."))),
             section(id + "-assumed", "Assumptions", el("div", { class: "box" }, facts, (parts.assumptions || []).length > 0 ? assumptions.slice(0, assumptions.findIndex(e => e.tagName === "H3") < 0 ? undefined : assumptions.findIndex(e => e.tagName === "H3")) : null,
                 el("details", null, el("summary", null, "Model and cluster in words"), assumptions.findIndex(e => e.tagName === "H3") < 0 ? null : assumptions.slice(assumptions.findIndex(e => e.tagName === "H3")))))),
         section(id + "-memory", "Memory over time", el("p", { class: "note" }, "In the order of the program. A phase that an iteration repeats is shown once. Kinds of ranks and nodes with nearly the same peaks are shown once."), charts("gpu"), el("div", { class: "hosts" }, charts("host"))),
@@ -243,7 +243,7 @@ function sweep_body(item) {
         smallest ? el("div", { class: "cards" }, card("Fewest GPUs", `${number(smallest.gpus)} GPUs`, `${settings(smallest)}; ${money(smallest)}`), card("Cheapest per token", money(cheapest).replace(" per 10\u2079 tokens", ""), `per 10\u2079 tokens; ${settings(cheapest)}; ${number(cheapest.gpus)} GPUs`),
             card("On the Pareto front", String(front.length), "fewest GPUs against tokens per second and GPU")) : null,
         need.length > 0 ? section("book", "What to book", el("figure", { class: "wide" }, table("What to book, by " + long.key, [long.key, ">fewest nodes", ">GPU peak there", ">cheapest nodes", ">iteration there", ">tokens/s per GPU", ">GPU-hours per 1e9 tokens", ...(priced ? [">USD per 1e9 tokens"] : [])], need))) : null,
-        section("map", "All combinations", heat(doc), points.length > 1 ? scatter("GPUs against speed", "GPUs", "tokens per second and GPU", points) : null),
+        section("map", "All combinations", heat(doc), points.length > 1 ? scatter("GPUs against speed", "GPUs", "tokens per second and GPU", points, ["Pareto front (large points, dashed line)", "other combinations that fit"], true) : null),
         section("rows", "All figures", render(item.blocks.filter(b => b[0] !== "title"), "Sweep"), el("div", { class: "tools" }, csv_button("sweep", () => item.csv)))];
 }
 function size_body(item) {
@@ -254,9 +254,9 @@ function size_body(item) {
     const bars = kinds.filter(k => k.cheapest && known(k.cheapest.gpu_hours_per_1e9_tokens)), most = Math.max(...bars.map(k => k.cheapest.gpu_hours_per_1e9_tokens));
     stowage.charts.push({ type: "size", source: kinds });
     return [el("p", { class: "eyebrow" }, "What to buy"), el("h1", null, title), lines(parts_of(item.blocks).answer).map(l => el("p", null, el("strong", null, l))), lines(parts_of(item.blocks)[""]).slice(0, 1).map(l => el("p", null, l)),
-        el("div", { class: "cards" }, kinds.filter(k => k.fits).map(k => card(`${k.model} on ${k.kind}`, `${number(k.gpus)} GPUs at least`, (k.cheapest && known(k.cheapest.gpus) ? `cheapest per token: ${number(k.cheapest.gpus)} GPUs, ${number(k.cheapest.gpu_hours_per_1e9_tokens)} GPU-hours` + (known(k.cheapest.usd_per_1e9_tokens) ? `, ${number(k.cheapest.usd_per_1e9_tokens)} USD` : "") + " per 10\u2079 tokens" : "seconds unknown"), el("p", { style: "margin:4px 0" }, badge(k.verdict))))),
+        el("div", { class: "cards" }, kinds.filter(k => k.fits).map(k => card(`${k.model} on ${k.kind}`, `${number(k.gpus)} GPU${k.gpus === 1 ? "" : "s"} at least`, (k.cheapest && known(k.cheapest.gpus) ? `cheapest per token: ${number(k.cheapest.gpus)} GPUs, ${number(k.cheapest.gpu_hours_per_1e9_tokens)} GPU-hours` + (known(k.cheapest.usd_per_1e9_tokens) ? `, ${number(k.cheapest.usd_per_1e9_tokens)} USD` : "") + " per 10\u2079 tokens" : "seconds unknown"), el("p", { style: "margin:4px 0" }, badge(k.verdict))))),
         bars.length > 0 ? el("figure", null, el("h3", null, "GPU-hours per 10\u2079 tokens, cheapest count of each kind"), bars.map(k => el("div", null, `${k.model} on ${k.kind}: ${number(k.cheapest.gpu_hours_per_1e9_tokens)}`, el("div", { class: "bar", "aria-hidden": "true" }, el("i", { class: "used", style: `width:${100 * k.cheapest.gpu_hours_per_1e9_tokens / most}%` }))))) : null,
-        points.length > 1 ? scatter("GPUs against speed: the smallest and the cheapest", "GPUs", "tokens per second and GPU", points) : null,
+        points.length > 1 ? scatter("GPUs against speed: the smallest and the cheapest", "GPUs", "tokens per second and GPU", points, ["cheapest per token (large points)", "smallest"], false) : null,
         section("rows", "All figures", render(item.blocks.filter(b => b[0] !== "title" && b[0] !== "part"), "Sizes"), el("div", { class: "tools" }, csv_button("sizes", () => item.csv)))];
 }
 function diff_body(item) {
@@ -293,6 +293,7 @@ const plans = data.items.filter(i => i.kind === "plan"), alone = data.items.leng
 document.documentElement.dataset.theme = wants_dark.matches ? "dark" : "light";
 document.body.append(el("a", { href: "#main", class: "skip" }, "To the report"), el("header", { class: "top" }, el("b", null, "Stowage report"), el("nav", { "aria-label": "Parts of the report" }), theme), main);
 if (plans.length > 1) main.append(...compare_plans(plans).filter(x => x));
+else if (!alone) main.append(el("h1", null, `${data.items.length} reports`));
 data.items.forEach((item, i) => {
     const fill = where => where.append(...body_of(item, i, alone).flat(9).filter(x => x));
     if (alone) { fill(main); return; }
