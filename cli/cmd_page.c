@@ -54,14 +54,14 @@ static stw_status make_track(const stw_plan *plan, uint32_t kind, stw_page_track
     const stw_program *program = plan->programs[kind];
     stw_sim *sim = NULL;
     bool *predicted = stw_pool_array(plan->pool, program->n_movements, sizeof *predicted);
-    stw_span *ops = stw_pool_array(plan->pool, program->n_ops, sizeof *ops);
+    stw_op_span *ops = stw_pool_array(plan->pool, program->n_ops, sizeof *ops);
     if (predicted == NULL || ops == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a time line");
     STW_TRY(stw_sim_run(plan->job, program, &sim, err));
     for (uint32_t m = 0; m < program->n_movements; m++)
         predicted[m] = stw_sim_predicts(plan, &program->movements[m]);
     for (uint32_t i = 0; i < program->n_ops; i++)
-        ops[i] = (stw_span){sim->ops[i].start_s, sim->ops[i].end_s};
+        ops[i] = (stw_op_span){sim->ops[i].start_s, sim->ops[i].end_s};
     *out = (stw_page_track){ops, predicted};
 out:
     stw_sim_free(sim);

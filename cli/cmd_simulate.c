@@ -71,11 +71,11 @@ static stw_status write_snapshot(const stw_plan *plan, stw_sim *const *sims, con
     const stw_program *program = plan->programs[plan->job->largest];
     const bool timed = plan->verdict != STW_VERDICT_DOES_NOT_FIT;
     stw_text text = STW_TEXT_INIT;
-    stw_span *ops = stw_pool_array(plan->pool, program->n_ops, sizeof *ops);
+    stw_op_span *ops = stw_pool_array(plan->pool, program->n_ops, sizeof *ops);
     if (ops == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
     for (uint32_t i = 0; i < program->n_ops; i++) {
         const stw_sim_op at = sims[plan->job->largest]->ops[i];
-        ops[i] = (stw_span){at.start_s, at.end_s};
+        ops[i] = (stw_op_span){at.start_s, at.end_s};
     }
     STW_TRY(stw_snapshot_of_program(program, timed ? ops : NULL, &text, err));
     STW_TRY(stw_file_write(path, text.data, text.length, err));

@@ -22,20 +22,20 @@ static const stw_page_track *track_of(const stw_page_item *item, uint32_t kind) 
 }
 
 /* From the first to the last moment of a movement; NaN where its seconds are not predicted. */
-static stw_span span_of(const stw_program *program, const stw_page_track *track, uint32_t m) {
+static stw_op_span span_of(const stw_program *program, const stw_page_track *track, uint32_t m) {
     const stw_movement *movement = &program->movements[m];
-    stw_span span = {INFINITY, -INFINITY};
-    if (track == NULL || !track->predicted[m]) return (stw_span){NAN, NAN};
+    stw_op_span span = {INFINITY, -INFINITY};
+    if (track == NULL || !track->predicted[m]) return (stw_op_span){NAN, NAN};
     for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
         span.start_s = fmin(span.start_s, track->ops[i].start_s);
         span.end_s = fmax(span.end_s, track->ops[i].end_s);
     }
-    return span.end_s > span.start_s ? span : (stw_span){NAN, NAN};
+    return span.end_s > span.start_s ? span : (stw_op_span){NAN, NAN};
 }
 
 /* The bucket of an operation: by time, or by its place in the list where there is no time. */
-static uint32_t bucket_of(const grid *g, const stw_movement *movement, stw_span span, uint32_t op,
-                          const stw_page_track *track) {
+static uint32_t bucket_of(const grid *g, const stw_movement *movement, stw_op_span span,
+                          uint32_t op, const stw_page_track *track) {
     double share = (op - movement->first_op) / (double)movement->n_ops;
     if (span.end_s > span.start_s)
         share = (track->ops[op].start_s - span.start_s) / (span.end_s - span.start_s);
@@ -60,7 +60,7 @@ static void add_movement(const grid *g, uint32_t kind, uint32_t m, uint32_t stre
     const stw_program *program = g->item->plan->programs[kind];
     const stw_movement *movement = &program->movements[m];
     const stw_page_track *track = track_of(g->item, kind);
-    const stw_span span = span_of(program, track, m);
+    const stw_op_span span = span_of(program, track, m);
     stw_live fullest = *live;
     uint32_t bucket = 0;
     for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
@@ -102,7 +102,7 @@ static void put_stretches(const grid *g, const stw_peaks *shown, stw_json *json)
     stw_json_begin_array(json, "stretches");
     for (uint32_t m = 0; m < g->base->n_movements; m++) {
         const stw_movement *movement = &g->base->movements[m];
-        const stw_span span = span_of(g->base, g->track, m);
+        const stw_op_span span = span_of(g->base, g->track, m);
         stw_json_begin_object(json, NULL);
         stw_json_string(json, "phase", stw_phase_name(movement->phase));
         stw_json_string(json, "role", movement->role);

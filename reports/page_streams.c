@@ -47,7 +47,7 @@ static bool takes_time(const lane *l, uint32_t op) {
 static void put_lane(const lane *l) {
     slice s = {0};
     for (uint32_t i = l->movement->first_op; i < l->movement->first_op + l->movement->n_ops; i++) {
-        const stw_span at = l->track->ops[i];
+        const stw_op_span at = l->track->ops[i];
         if (!takes_time(l, i)) continue;
         const bool near = s.n > 0 && at.start_s - s.end_s < l->least_s;
         const bool small = at.end_s - at.start_s < l->least_s && s.end_s - s.start_s < l->least_s;

@@ -16,9 +16,11 @@ typedef struct rows {
     const char *unit; /* samples of OpenMetrics, of the rows with this unit; NULL: CSV */
 } rows;
 
+/* The first label, `plan`, is always there; others are left out where they are empty. */
 static void put_label(stw_text *out, const char *name, const char *value) {
-    if (*value == '\0') return;
-    stw_text_printf(out, "%s%s=\"", out->data[out->length - 1] == '{' ? "" : ",", name);
+    const bool first = strcmp(name, "plan") == 0;
+    if (*value == '\0' && !first) return;
+    stw_text_printf(out, "%s%s=\"", first ? "" : ",", name);
     for (; *value != '\0'; value++) {
         if (*value == '\n')
             stw_text_printf(out, "\\n");

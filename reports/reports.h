@@ -141,18 +141,18 @@ void stw_trace_op_name(const stw_op *op, char *out, size_t out_size);
 
 /* ---- the HTML page ---- */
 /** When an operation runs. */
-typedef struct stw_span {
+typedef struct stw_op_span {
     double start_s, end_s;
-} stw_span;
+} stw_op_span;
 /** The GPU memory of a program as a pickle that torch's viewer opens
  * (https://pytorch.org/memory_viz): its peak is that of the walk.
  * @param ops [program->n_ops]; NULL: no times are known, operations are counted */
-STW_MUST_USE stw_status stw_snapshot_of_program(const stw_program *program, const stw_span *ops,
+STW_MUST_USE stw_status stw_snapshot_of_program(const stw_program *program, const stw_op_span *ops,
                                                 stw_text *out, stw_error *err);
 /** The simulated time line of one kind of rank. */
 typedef struct stw_page_track {
-    const stw_span *ops;   /* [program->n_ops] */
-    const bool *predicted; /* [program->n_movements]: the seconds are a prediction */
+    const stw_op_span *ops; /* [program->n_ops] */
+    const bool *predicted;  /* [program->n_movements]: the seconds are a prediction */
 } stw_page_track;
 /** What one file or command contributes: a plan (with its run, or without), a run, a sweep, sizes
  * or a difference. All of it is borrowed. */

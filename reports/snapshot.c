@@ -21,7 +21,7 @@ typedef struct block {
 
 typedef struct writer {
     stw_text *out;
-    const stw_span *ops; /* NULL: no times, operations are counted */
+    const stw_op_span *ops; /* NULL: no times, operations are counted */
     uint64_t clock_us, next_address;
     block *live; /* [n_live] */
     uint32_t n_live;
@@ -140,8 +140,8 @@ static void put_segment(stw_text *out, const block *b) {
     end(out, true);
 }
 
-stw_status stw_snapshot_of_program(const stw_program *program, const stw_span *ops, stw_text *out,
-                                   stw_error *err) {
+stw_status stw_snapshot_of_program(const stw_program *program, const stw_op_span *ops,
+                                   stw_text *out, stw_error *err) {
     stw_pool *pool = stw_pool_new();
     writer w = {.out = out, .ops = ops, .next_address = FIRST_ADDRESS};
     w.live = pool != NULL ? stw_pool_array(pool, program->n_ops, sizeof *w.live) : NULL;
