@@ -9,12 +9,16 @@ static stw_status diff(const char *const paths[2], const stw_general *general, s
     stw_text text = STW_TEXT_INIT;
     stw_format format;
     STW_TRY(stw_stdin_once(paths, 2, err));
-    STW_TRY(stw_report_format(general, &format, err));
+    STW_TRY(stw_page_format(general, false, &format, err));
     const stw_named_path output = {"-o", general->output};
     const stw_named_path inputs[] = {{"PLAN", paths[0]}, {"PLAN", paths[1]}};
     STW_TRY(stw_check_outputs(&output, 1, inputs, 2, err));
     for (int i = 0; i < 2; i++) STW_TRY(stw_plan_open(paths[i], &plans[i], err));
     STW_TRY(stw_diff_new(plans[0], plans[1], paths, &found, err));
+    if (format == STW_FORMAT_HTML) {
+        STW_TRY(stw_page_emit(general, &(stw_page_item){.name = "", .diff = found}, 1, err));
+        goto out;
+    }
     if (stw_is_summary(general, format))
         STW_TRY(stw_report_diff_summary(found, &text, err));
     else
@@ -39,7 +43,8 @@ int stw_cmd_diff(int argc, char **argv) {
         "Say what changed from the first plan to the second: verdict, peak memory by phase, tier "
         "and component, seconds by phase, settings and decisions. Lines that are equal in both "
         "are left out. The figures are those of the plan files. - reads standard input. The "
-        "suffix of -o FILE selects the format: .txt (or none), .md, .csv, .json. Exit code 0, "
+        "suffix of -o FILE selects the format: .txt (or none), .md, .csv, .json, .html. Exit code "
+        "0, "
         "whatever differs.",
         NULL,
         0,

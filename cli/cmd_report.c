@@ -46,38 +46,60 @@ out:
     return status;
 }
 
-/* A plan followed by its run gives one report with predicted and measured values. */
-static stw_status report_one(const loaded *file, const loaded *next, stw_format format,
-                             bool *used_next, stw_text *text, stw_error *err) {
-    const bool is_first = text->length == 0;
-    stw_status status = STW_STATUS_OK;
-    stw_comparison *comparison = NULL;
+/* A plan followed by its run gives one report with predicted and measured values: the number of
+ * files that an item has. The caller frees its comparison. */
+static stw_status make_item(const loaded *file, const loaded *next, stw_page_item *out,
+                            stw_comparison **comparison, size_t *used, stw_error *err) {
     stw_tolerance tolerance = STW_TOLERANCE_DEFAULT;
-    *used_next = false;
-    if (file->sweep != NULL) return stw_report_sweep(file->sweep, true, format, text, err);
-    if (file->plan == NULL) return stw_report_run(file->run, format, text, err);
-    if (next != NULL && next->run != NULL) {
-        STW_TRY(stw_compare(file->plan, next->run, &tolerance, &comparison, err));
-        *used_next = true;
-    }
-    const stw_run_result *run = *used_next ? next->run : NULL;
-    if (format == STW_FORMAT_CSV)
-        STW_TRY(stw_report_plan_csv(file->plan, run, comparison, file->name, is_first, text, err));
-    else
-        STW_TRY(stw_report_plan(file->plan, run, comparison, format, text, err));
-out:
-    stw_comparison_free(comparison);
+    *out = (stw_page_item){
+        .name = file->name, .plan = file->plan, .run = file->run, .sweep = file->sweep};
+    *used = 1;
+    if (file->plan == NULL || next == NULL || next->run == NULL) return STW_STATUS_OK;
+    *used = 2;
+    out->run = next->run;
+    const stw_status status = stw_compare(file->plan, next->run, &tolerance, comparison, err);
+    out->comparison = *comparison;
     return status;
 }
 
-static stw_status report(const char *const *paths, size_t n, const stw_general *general,
+static stw_status put_item(const stw_page_item *item, stw_format format, stw_text *text,
+                           stw_error *err) {
+    if (item->sweep != NULL) return stw_report_sweep(item->sweep, true, format, text, err);
+    if (item->plan == NULL) return stw_report_run(item->run, format, text, err);
+    if (format == STW_FORMAT_CSV)
+        return stw_report_plan_csv(item->plan, item->run, item->comparison, item->name,
+                                   text->length == 0, text, err);
+    return stw_report_plan(item->plan, item->run, item->comparison, format, text, err);
+}
+
+static stw_status put_openmetrics(const stw_page_item *items, size_t n, stw_text *text,
+                                  stw_error *err) {
+    const stw_plan *plans[MOST_FILES];
+    const char *names[MOST_FILES];
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].plan == NULL)
+            return stw_fail(err, STW_STATUS_USAGE, items[i].name, "OpenMetrics requires plans");
+        plans[i] = items[i].plan;
+        names[i] = items[i].name;
+    }
+    return stw_report_plans_openmetrics(plans, names, n, text, err);
+}
+
+static stw_status report(const char *const *paths, size_t n, const stw_general *general, bool open,
                          stw_error *err) {
     stw_status status = STW_STATUS_OK;
     loaded files[MOST_FILES] = {{0}};
+    stw_page_item items[MOST_FILES];
+    stw_comparison *comparisons[MOST_FILES] = {NULL};
+    size_t n_items = 0;
     stw_text text = STW_TEXT_INIT;
     stw_format format;
     STW_TRY(stw_stdin_once(paths, n, err));
-    STW_TRY(stw_report_format(general, &format, err));
+    STW_TRY(stw_page_format(general, true, &format, err));
+    if (open && format != STW_FORMAT_HTML) {
+        status = stw_fail(err, STW_STATUS_USAGE, "--open", "requires -o FILE.html");
+        goto out;
+    }
     const stw_named_path output = {"-o", general->output};
     for (size_t i = 0; i < n; i++) {
         const stw_named_path input = {"PLAN|RUN|SWEEP", paths[i]};
@@ -91,15 +113,24 @@ static stw_status report(const char *const *paths, size_t n, const stw_general *
                           "run");
         goto out;
     }
-    for (size_t i = 0; i < n; i++) {
-        bool used_next;
-        STW_TRY(report_one(&files[i], i + 1 < n ? &files[i + 1] : NULL, format, &used_next, &text,
-                           err));
-        if (used_next) i++;
+    for (size_t i = 0, used; i < n; i += used, n_items++)
+        STW_TRY(make_item(&files[i], i + 1 < n ? &files[i + 1] : NULL, &items[n_items],
+                          &comparisons[n_items], &used, err));
+    if (format == STW_FORMAT_HTML) {
+        STW_TRY(stw_page_emit(general, items, n_items, err));
+        if (open) stw_page_open(general->output);
+        goto out;
     }
+    if (format == STW_FORMAT_OPENMETRICS) {
+        STW_TRY(put_openmetrics(items, n_items, &text, err));
+        STW_TRY(stw_emit(general, &text, err));
+        goto out;
+    }
+    for (size_t i = 0; i < n_items; i++) STW_TRY(put_item(&items[i], format, &text, err));
     STW_TRY(stw_emit(general, &text, err));
 out:
     for (size_t i = 0; i < n; i++) {
+        stw_comparison_free(comparisons[i]);
         stw_plan_free(files[i].plan);
         stw_run_result_free(files[i].run);
         stw_sweep_free(files[i].sweep);
@@ -113,6 +144,9 @@ int stw_cmd_report(int argc, char **argv) {
     stw_general general = {0};
     const char *files[MOST_FILES];
     size_t n = 0;
+    bool open = false;
+    const stw_option options[] = {
+        {"--open", NULL, NULL, "show the page in a browser", STW_OPTION_FLAG, &open}};
     const stw_usage usage = {
         "stowage",
         "report",
@@ -125,9 +159,11 @@ int stw_cmd_report(int argc, char **argv) {
         "report with "
         "predicted and measured values. A sweep's rows are listed, its Pareto front first. - reads "
         "standard input. The suffix of -o FILE selects the "
-        "format: .txt (or none), .md, .csv, .json.",
-        NULL,
-        0,
+        "format: .txt (or none), .md, .csv, .json, .html: one page with charts that needs no "
+        "network; "
+        "several plans are compared first; .om or .prom: OpenMetrics of plans.",
+        options,
+        sizeof options / sizeof options[0],
         1,
         MOST_FILES,
         NULL};
@@ -135,5 +171,5 @@ int stw_cmd_report(int argc, char **argv) {
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;
     stw_general_apply(&general);
-    return stw_exit(report(files, n, &general, &err), &err);
+    return stw_exit(report(files, n, &general, open, &err), &err);
 }

@@ -8,7 +8,7 @@
 #include "sim/sim.h"
 
 typedef struct request {
-    const char *plan, *trace;
+    const char *plan, *trace, *snapshot;
     stw_inputs in;
 } request;
 
@@ -64,21 +64,43 @@ no_memory:
     return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
 }
 
+/* The largest kind of rank. Plans that do not fit have programs without times. */
+static stw_status write_snapshot(const stw_plan *plan, stw_sim *const *sims, const char *path,
+                                 stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_program *program = plan->programs[plan->job->largest];
+    const bool timed = plan->verdict != STW_VERDICT_DOES_NOT_FIT;
+    stw_text text = STW_TEXT_INIT;
+    stw_op_span *ops = stw_pool_array(plan->pool, program->n_ops, sizeof *ops);
+    if (ops == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const stw_sim_op at = sims[plan->job->largest]->ops[i];
+        ops[i] = (stw_op_span){at.start_s, at.end_s};
+    }
+    STW_TRY(stw_snapshot_of_program(program, timed ? ops : NULL, &text, err));
+    STW_TRY(stw_file_write(path, text.data, text.length, err));
+out:
+    stw_text_free(&text);
+    return status;
+}
+
 static stw_status simulate(request *r, const stw_general *general, int *code, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = NULL;
     stw_sim **sims = NULL;
     stw_text text = STW_TEXT_INIT;
     stw_format format;
-    STW_TRY(stw_report_format(general, &format, err));
+    STW_TRY(stw_page_format(general, false, &format, err));
     if (r->plan == NULL && r->in.model == NULL) {
         status = stw_fail(err, STW_STATUS_USAGE, "simulate", "expected PLAN or --model MODEL");
         goto out;
     }
-    const stw_named_path outputs[] = {
-        {"-o", general->output}, {"--trace", r->trace}, {"--write-lp", r->in.write_lp}};
+    const stw_named_path outputs[] = {{"-o", general->output},
+                                      {"--trace", r->trace},
+                                      {"--snapshot", r->snapshot},
+                                      {"--write-lp", r->in.write_lp}};
     const stw_named_path inputs[] = {{"PLAN", r->plan}, STW_INPUT_PATHS(r->in)};
-    STW_TRY(stw_check_outputs(outputs, 3, inputs, sizeof inputs / sizeof inputs[0], err));
+    STW_TRY(stw_check_outputs(outputs, 4, inputs, sizeof inputs / sizeof inputs[0], err));
     if (r->plan != NULL)
         STW_TRY(stw_plan_open(r->plan, &plan, err));
     else
@@ -94,6 +116,12 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
         stw_log(STW_LOG_WARN, "%s is not written: the plan does not fit", r->trace);
     else if (r->trace != NULL)
         STW_TRY(write_trace(plan, sims, r->trace, err));
+    if (r->snapshot != NULL) STW_TRY(write_snapshot(plan, sims, r->snapshot, err));
+    if (format == STW_FORMAT_HTML) {
+        const char *name = r->plan != NULL ? r->plan : "";
+        STW_TRY(stw_page_emit(general, &(stw_page_item){.name = name, .plan = plan}, 1, err));
+        goto out;
+    }
     if (general->json)
         STW_TRY(stw_plan_to_json(plan, &text, err));
     else if (stw_is_summary(general, format))
@@ -119,6 +147,10 @@ int stw_cmd_simulate(int argc, char **argv) {
     const stw_option options[] = {{"--trace", "-t", "FILE",
                                    "write the time line as a Chrome trace (for Perfetto)",
                                    STW_OPTION_VALUE, &r.trace},
+                                  {"--snapshot", NULL, "FILE",
+                                   "write the GPU memory of the largest rank as a snapshot for "
+                                   "pytorch.org/memory_viz",
+                                   STW_OPTION_VALUE, &r.snapshot},
                                   STW_INPUT_OPTIONS(r.in)};
     const stw_usage usage = {
         "stowage",

@@ -265,7 +265,7 @@ static stw_status size(request *r, const stw_general *general, int *code, stw_er
     }
     *all =
         (sizing){.pool = pool, .models = {.option = "--model", .pool = pool, .most = MOST_MODELS}};
-    STW_TRY(stw_report_format(general, &format, err));
+    STW_TRY(stw_page_format(general, false, &format, err));
     const stw_named_path output = {"-o", general->output};
     const stw_named_path inputs[] = {STW_INPUT_PATHS(r->in)};
     STW_TRY(stw_check_outputs(&output, 1, inputs, sizeof inputs / sizeof inputs[0], err));
@@ -285,11 +285,16 @@ static stw_status size(request *r, const stw_general *general, int *code, stw_er
     stw_progress_end();
     if (status != STW_STATUS_OK) goto out;
     STW_TRY(note_commands(r, all, err));
-    if (stw_is_summary(general, format))
-        STW_TRY(stw_report_size_summary(all->answers, all->n, &text, err));
-    else
-        STW_TRY(stw_report_sizes(all->answers, all->n, format, &text, err));
-    STW_TRY(stw_emit(general, &text, err));
+    if (format == STW_FORMAT_HTML) {
+        stw_page_item item = {.name = "", .sizes = all->answers, .n_sizes = all->n};
+        STW_TRY(stw_page_emit(general, &item, 1, err));
+    } else {
+        if (stw_is_summary(general, format))
+            STW_TRY(stw_report_size_summary(all->answers, all->n, &text, err));
+        else
+            STW_TRY(stw_report_sizes(all->answers, all->n, format, &text, err));
+        STW_TRY(stw_emit(general, &text, err));
+    }
     if (stw_has_summary(general)) {
         stw_text_free(&text);
         STW_TRY(stw_report_format(&(stw_general){0}, &format, err));

@@ -132,7 +132,7 @@ static stw_status sweep(const request *r, const stw_general *general, stw_error 
     stw_format format;
     if (r->vary.n == 0)
         return stw_fail(err, STW_STATUS_USAGE, "--vary", "required: KEY=FIRST:LAST or KEY=A,B,C");
-    STW_TRY(stw_report_format(general, &format, err));
+    STW_TRY(stw_page_format(general, false, &format, err));
     const stw_named_path output = {"-o", general->output};
     const stw_named_path inputs[] = {STW_INPUT_PATHS(r->in)};
     STW_TRY(stw_check_outputs(&output, 1, inputs, sizeof inputs / sizeof inputs[0], err));
@@ -140,8 +140,12 @@ static stw_status sweep(const request *r, const stw_general *general, stw_error 
     STW_TRY(stw_sweep_new(&swept, err));
     STW_TRY(prepare(r, general, &opened, swept, err));
     STW_TRY(run(r, general, &opened, swept, err));
-    STW_TRY(stw_report_sweep(swept, !stw_is_summary(general, format), format, &text, err));
-    STW_TRY(stw_emit(general, &text, err));
+    if (format == STW_FORMAT_HTML) {
+        STW_TRY(stw_page_emit(general, &(stw_page_item){.name = "", .sweep = swept}, 1, err));
+    } else {
+        STW_TRY(stw_report_sweep(swept, !stw_is_summary(general, format), format, &text, err));
+        STW_TRY(stw_emit(general, &text, err));
+    }
     if (!stw_has_summary(general)) goto out;
     stw_text_free(&text);
     STW_TRY(stw_report_format(&(stw_general){0}, &format, err));
@@ -178,7 +182,8 @@ int stw_cmd_sweep(int argc, char **argv) {
         "seconds, throughput, GPU-hours per 10^9 tokens and what binds. Rows that no other row "
         "beats in both GPUs (fewer) and tokens per second and GPU (more) are marked as the "
         "Pareto front. -o FILE.json keeps the finished rows: the same command goes on where it "
-        "was stopped, and a file of other arguments is refused. Other suffixes (.csv, .md, .txt) "
+        "was stopped, and a file of other arguments is refused. Other suffixes (.csv, .md, .txt, "
+        ".html) "
         "write a report at the end. Combinations that the planner refuses are rows with the "
         "reason. Exit code 0, whatever fits.",
         options,

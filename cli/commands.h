@@ -134,6 +134,15 @@ int stw_plan_exit_code(const stw_plan *plan);
  * on stdout get the width of the terminal. */
 STW_MUST_USE stw_status stw_report_format(const stw_general *general, stw_format *out,
                                           stw_error *err);
+/** The same of a command that also writes pages (.html).
+ * @param of_plans it also writes OpenMetrics (.om, .prom) */
+STW_MUST_USE stw_status stw_page_format(const stw_general *general, bool of_plans, stw_format *out,
+                                        stw_error *err);
+/** Simulate the plans of a page (their time lines lie in their pools) and write it. */
+STW_MUST_USE stw_status stw_page_emit(const stw_general *general, stw_page_item *items, size_t n,
+                                      stw_error *err);
+/** Show a file in the user's browser, or warn. */
+void stw_page_open(const char *path);
 /** Rows of a list on a screen; of longer ones -v prints all. */
 #define STW_MOST_LISTED 20
 /** Lines of a summary: a screen of 25 less those of the hints below it, and of warnings and words

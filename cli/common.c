@@ -96,6 +96,8 @@ stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage, stw_
     bool only_positional = false;
     stw_status status = STW_STATUS_OK;
     *n_positional = 0;
+    general->argc = argc;
+    general->argv = argv;
     for (int i = 1; i < argc && status == STW_STATUS_OK; i++) {
         const char *word = argv[i];
         if (only_positional || word[0] != '-' || strcmp(word, "-") == 0) {

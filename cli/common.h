@@ -38,6 +38,8 @@ typedef struct stw_option {
 typedef struct stw_general {
     bool help, json, verbose, quiet;
     const char *output;
+    int argc; /* the command with its options, as given */
+    char **argv;
 } stw_general;
 
 /** One command of a program. */

@@ -55,6 +55,10 @@ install(DIRECTORY bench/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench)
 install(FILES include/stowage.h DESTINATION ${CMAKE_INSTALL_DOCDIR}/include)
 install(FILES tests/package/main_job.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/package)
 install(DIRECTORY python/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}/python)
+install(DIRECTORY reports/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}/reports)
+# The chart library of HTML reports is part of the program.
+install(FILES reports/html/vendor/uPlot.LICENSE
+    DESTINATION ${CMAKE_INSTALL_DOCDIR}/third-party RENAME uPlot)
 if(STW_STATIC_DEPS)
     # The binaries hold these libraries; their licences travel along.
     foreach(package glpk:libglpk-dev gmp:libgmp-dev suitesparse:libsuitesparse-dev zlib:zlib1g-dev

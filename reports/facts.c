@@ -23,7 +23,8 @@ const char *stw_resource_words(stw_resource resource) {
         [STW_RESOURCE_NIC] = "network",
         [STW_RESOURCE_DISK] = "disk",
         [STW_RESOURCE_DISK_READ] = "disk, reads",
-        [STW_RESOURCE_DISK_WRITE] = "disk, writes"};
+        [STW_RESOURCE_DISK_WRITE] = "disk, writes",
+        [STW_RESOURCE_PAGE_CACHE] = "files in the page cache"};
     return (unsigned)resource < STW_N_RESOURCES ? words[resource] : "?";
 }
 
@@ -77,12 +78,14 @@ static void find_bound(const stw_plan *plan, const stw_program *program,
                        const stw_movement *movement, stw_phase_facts *out) {
     double busy[STW_N_RESOURCES] = {0};
     stw_demand_add_movement(plan->job, program, movement, busy);
-    for (unsigned r = 0; r < STW_N_RESOURCES; r++) {
-        if (busy[r] <= out->busy_s) continue;
-        out->is_bound = true;
-        out->binds = (stw_resource)r;
-        out->busy_s = busy[r];
-    }
+    unsigned most = 0;
+    for (unsigned r = 1; r < STW_N_RESOURCES; r++)
+        if (busy[r] > busy[most]) most = r;
+    if (busy[most] <= out->busy_s) return;
+    out->is_bound = true;
+    out->binds = (stw_resource)most;
+    out->busy_s = busy[most];
+    memcpy(out->busy, busy, sizeof out->busy);
 }
 
 static void add_kind(const stw_plan *plan, uint32_t kind, stw_phase phase, stw_phase_facts *out) {

@@ -9,17 +9,18 @@
 #include "plan/program/demand.h"
 
 typedef struct stw_phase_facts {
-    bool present;        /* the plan has such a movement */
-    double time_s;       /* NaN: unknown */
-    double whole_s;      /* the same with what is hidden beside another phase */
-    bool is_bound;       /* the next two are known */
-    stw_resource binds;  /* bottleneck: the resource with the most seconds of demand */
-    double busy_s;       /* its seconds of demand */
-    uint64_t gpu_bytes;  /* of the worst kind of rank */
-    uint32_t gpu_kind;   /* that kind */
-    uint64_t host_bytes; /* of the worst kind of node */
-    uint32_t host_kind;  /* that kind */
-    uint64_t nvme_bytes; /* of the worst node */
+    bool present;                 /* the plan has such a movement */
+    double time_s;                /* NaN: unknown */
+    double whole_s;               /* the same with what is hidden beside another phase */
+    bool is_bound;                /* the next two are known */
+    stw_resource binds;           /* bottleneck: the resource with the most seconds of demand */
+    double busy_s;                /* its seconds of demand */
+    double busy[STW_N_RESOURCES]; /* seconds of demand of all resources in that movement */
+    uint64_t gpu_bytes;           /* of the worst kind of rank */
+    uint32_t gpu_kind;            /* that kind */
+    uint64_t host_bytes;          /* of the worst kind of node */
+    uint32_t host_kind;           /* that kind */
+    uint64_t nvme_bytes;          /* of the worst node */
 } stw_phase_facts;
 
 /** A limit that the plan exceeds: its worst phase. */

@@ -13,10 +13,50 @@
 typedef struct rows {
     stw_text *out;
     const char *plan; /* the first cell of each */
+    const char *unit; /* samples of OpenMetrics, of the rows with this unit; NULL: CSV */
 } rows;
+
+/* The first label, `plan`, is always there; others are left out where they are empty. */
+static void put_label(stw_text *out, const char *name, const char *value) {
+    const bool first = strcmp(name, "plan") == 0;
+    if (*value == '\0' && !first) return;
+    stw_text_printf(out, "%s%s=\"", first ? "" : ",", name);
+    for (; *value != '\0'; value++) {
+        if (*value == '\n')
+            stw_text_printf(out, "\\n");
+        else
+            stw_text_printf(out, "%s%c", *value == '"' || *value == '\\' ? "\\" : "", *value);
+    }
+    stw_text_printf(out, "\"");
+}
+
+/* Units of rows, and the families of their samples. */
+static const struct {
+    const char *unit, *family, *suffix;
+} families[] = {{"B", "stowage_plan_bytes", "bytes"},
+                {"s", "stowage_plan_seconds", "seconds"},
+                {"count", "stowage_plan_count", ""},
+                {"1/s", "stowage_plan_per_second", ""}};
+enum { N_FAMILIES = sizeof families / sizeof families[0] };
+
+static void put_sample(const rows *out, const char *const labels[4], const char *value) {
+    static const char *const names[] = {"section", "of", "phase", "what"};
+    const char *family = "";
+    for (int i = 0; i < N_FAMILIES; i++)
+        if (strcmp(families[i].unit, out->unit) == 0) family = families[i].family;
+    stw_text_printf(out->out, "%s{", family);
+    put_label(out->out, "plan", out->plan);
+    for (int i = 0; i < 4; i++) put_label(out->out, names[i], labels[i]);
+    stw_text_printf(out->out, "} %s\n", value);
+}
 
 static void row(const rows *out, const char *section, const char *of, const char *phase,
                 const char *what, const char *value, const char *unit) {
+    if (out->unit != NULL) {
+        if (strcmp(unit, out->unit) == 0 && *value != '\0')
+            put_sample(out, (const char *const[]){section, of, phase, what}, value);
+        return;
+    }
     const char *const cells[] = {out->plan, section, of, phase, what, value, unit};
     stw_csv_row(out->out, cells, 7);
 }
@@ -236,9 +276,9 @@ stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
                                const stw_comparison *comparison, const char *name, bool heads,
                                stw_text *text, stw_error *err) {
     stw_plan_facts facts;
-    const rows all = {text, name}, *out = &all;
+    const rows all = {text, name, NULL}, *out = &all;
     stw_plan_facts_get(plan, &facts);
-    if (heads) row(&(rows){text, "plan"}, "section", "of", "phase", "what", "value", "unit");
+    if (heads) row(&(rows){text, "plan", NULL}, "section", "of", "phase", "what", "value", "unit");
     put_headline(plan, &facts, out);
     put_inputs(plan, &facts, out);
     put_decisions(plan, &facts, out);
@@ -249,6 +289,40 @@ stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
     put_answers(plan, out);
     if (comparison != NULL) put_comparison(comparison, out);
     return stw_text_status(text, err);
+}
+
+static void put_samples(const stw_plan *plan, const rows *out) {
+    stw_plan_facts facts;
+    stw_plan_facts_get(plan, &facts);
+    put_headline(plan, &facts, out);
+    put_inputs(plan, &facts, out);
+    put_decisions(plan, &facts, out);
+    put_roles(plan, out);
+    put_peaks(plan, &facts, out);
+    put_times(plan, &facts, NULL, out);
+}
+
+stw_status stw_report_plans_openmetrics(const stw_plan *const *plans, const char *const *names,
+                                        size_t n, stw_text *out, stw_error *err) {
+    stw_text_printf(out, "# TYPE stowage_plan info\n");
+    for (size_t i = 0; i < n; i++) {
+        stw_text_printf(out, "stowage_plan_info{");
+        put_label(out, "plan", names[i]);
+        put_label(out, "model", plans[i]->model->name);
+        put_label(out, "cluster", plans[i]->cluster.name);
+        put_label(out, "engine", stw_engine_name(plans[i]->run.engine));
+        put_label(out, "verdict", stw_verdict_name(plans[i]->verdict));
+        stw_text_printf(out, "} 1\n");
+    }
+    for (int f = 0; f < N_FAMILIES; f++) {
+        stw_text_printf(out, "# TYPE %s gauge\n", families[f].family);
+        if (families[f].suffix[0] != '\0')
+            stw_text_printf(out, "# UNIT %s %s\n", families[f].family, families[f].suffix);
+        for (size_t i = 0; i < n; i++)
+            put_samples(plans[i], &(rows){out, names[i], families[f].unit});
+    }
+    stw_text_printf(out, "# EOF\n");
+    return stw_text_status(out, err);
 }
 
 stw_status stw_report_plan_json(const stw_plan *plan, const stw_run_result *run,

@@ -383,8 +383,10 @@ static stw_status report_for_people(const stw_plan *plan, const stw_run_result *
     stw_doc_title(out, format, "Capacity report: %s on %s", plan->model->name, cluster);
     stw_section_verdict(&section);
     stw_section_infeasible(&section);
+    stw_doc_part(out, format, "assumptions");
     put_model(&section);
     put_cluster(&section);
+    stw_doc_part(out, format, "placement");
     stw_doc_heading(out, format, "State placement");
     stw_section_decisions(&section);
     if (plan->decisions.n_blocks > 0) {
@@ -394,14 +396,21 @@ static stw_status report_for_people(const stw_plan *plan, const stw_run_result *
     stw_doc_heading(out, format, "Transfers");
     stw_section_ring(&section);
     stw_section_load_seconds(&section);
+    stw_doc_part(out, format, "memory");
     put_peaks(&section);
     put_components(&section);
+    stw_doc_part(out, format, "placement");
     stw_section_roles(&section);
+    stw_doc_part(out, format, "memory");
     stw_section_ledger(&section);
     stw_section_transfers(&section);
+    stw_doc_part(out, format, "seconds");
     put_times(&section, run);
+    stw_doc_part(out, format, "search");
     put_solver(&section);
+    stw_doc_part(out, format, "change");
     put_prices(&section);
+    stw_doc_part(out, format, "measured");
     STW_TRY(put_measured(&section, run, comparison, err));
     STW_TRY(stw_text_status(out, err));
 out:

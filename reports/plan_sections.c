@@ -354,15 +354,19 @@ static void put_time(const stw_section *s) {
     const stw_plan *plan = s->plan;
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) {
         stw_doc_line(s->out, s->format, "No times are predicted, because the plan does not fit.");
+        stw_doc_part(s->out, s->format, "change");
         put_remedy(s);
         return;
     }
     stw_section_risks(s);
     stw_section_costs(s);
+    stw_doc_part(s->out, s->format, "binds");
     stw_section_bottleneck(s);
+    stw_doc_part(s->out, s->format, "change");
     stw_section_turned(s);
     stw_section_turns(s);
     stw_section_alternatives(s, true);
+    stw_doc_part(s->out, s->format, "assumptions");
     stw_section_remarks(s, true);
 }
 
@@ -411,8 +415,11 @@ void stw_section_uses(const stw_section *s) {
 void stw_section_verdict(const stw_section *s) {
     stw_section_headline(s);
     stw_section_uses(s);
+    stw_doc_part(s->out, s->format, "binds");
     stw_section_excesses(s);
+    stw_doc_part(s->out, s->format, "assumptions");
     stw_section_remarks(s, false);
+    stw_doc_part(s->out, s->format, "verdict");
     put_time(s);
 }
 
@@ -765,6 +772,7 @@ static void put_fix_table(const stw_section *s, bool at_risk) {
 
 void stw_section_infeasible(const stw_section *s) {
     const stw_plan *plan = s->plan;
+    stw_doc_part(s->out, s->format, "change");
     if (plan->n_bindings > 0) put_limits(s);
     if (plan->n_fixes == 0) {
         if (plan->n_bindings > 0 && plan->verdict == STW_VERDICT_DOES_NOT_FIT)

@@ -17,7 +17,10 @@ typedef enum stw_format {
     STW_FORMAT_TERMINAL,
     STW_FORMAT_MARKDOWN,
     STW_FORMAT_CSV,
-    STW_FORMAT_JSON
+    STW_FORMAT_JSON,
+    STW_FORMAT_OPENMETRICS, /* of plans alone */
+    STW_FORMAT_HTML,        /* a page: stw_report_page makes it, the other writers do not take it */
+    STW_FORMAT_BLOCKS       /* what a page holds (reports/blocks.h) */
 } stw_format;
 
 /** Columns of the terminal to which sentences and tables of STW_FORMAT_TERMINAL are wrapped; 0, the
@@ -79,6 +82,12 @@ STW_MUST_USE stw_status stw_report_plan(const stw_plan *plan, const stw_run_resu
 STW_MUST_USE stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
                                             const stw_comparison *comparison, const char *name,
                                             bool heads, stw_text *out, stw_error *err);
+/** Gauges of some plans as OpenMetrics 1.0 text: bytes, seconds, counts and shares by section,
+ * phase and component, with the names of the CSV, and verdicts.
+ * @param names of the plans, in the label `plan` */
+STW_MUST_USE stw_status stw_report_plans_openmetrics(const stw_plan *const *plans,
+                                                     const char *const *names, size_t n,
+                                                     stw_text *out, stw_error *err);
 /** Report of one run file. */
 STW_MUST_USE stw_status stw_report_run(const stw_run_result *run, stw_format format, stw_text *out,
                                        stw_error *err);
@@ -133,5 +142,41 @@ typedef struct stw_trace_event {
 STW_MUST_USE stw_status stw_trace_to_json(uint32_t n_tracks, const char *const *names,
                                           const stw_trace_event *const *events,
                                           const uint32_t *n_events, stw_text *out, stw_error *err);
+/** "copy exp_avg 3": what an operation is called in a trace. 96 bytes suffice. */
+void stw_trace_op_name(const stw_op *op, char *out, size_t out_size);
+
+/* ---- the HTML page ---- */
+/** When an operation runs. */
+typedef struct stw_op_span {
+    double start_s, end_s;
+} stw_op_span;
+/** The GPU memory of a program as a pickle that torch's viewer opens
+ * (https://pytorch.org/memory_viz): its peak is that of the walk.
+ * @param ops [program->n_ops]; NULL: no times are known, operations are counted */
+STW_MUST_USE stw_status stw_snapshot_of_program(const stw_program *program, const stw_op_span *ops,
+                                                stw_text *out, stw_error *err);
+/** The simulated time line of one kind of rank. */
+typedef struct stw_page_track {
+    const stw_op_span *ops; /* [program->n_ops] */
+    const bool *predicted;  /* [program->n_movements]: the seconds are a prediction */
+} stw_page_track;
+/** What one file or command contributes: a plan (with its run, or without), a run, a sweep, sizes
+ * or a difference. All of it is borrowed. */
+typedef struct stw_page_item {
+    const char *name; /* of the file; "" */
+    const stw_plan *plan;
+    const stw_page_track *tracks; /* [plan->job->n_kinds]; NULL: no time line */
+    const stw_run_result *run;
+    const stw_comparison *comparison;
+    const stw_sweep *sweep;
+    const stw_diff *diff;
+    const stw_size_answer *sizes;
+    uint32_t n_sizes;
+} stw_page_item;
+/** A report as one HTML file that needs nothing else. Its data is one JSON document in it
+ * (stowage.page/1), which the script reports/html/report.js draws. Equal input gives equal bytes.
+ * @param command that makes the page again */
+STW_MUST_USE stw_status stw_report_page(const stw_page_item *items, size_t n, const char *command,
+                                        stw_text *out, stw_error *err);
 
 #endif

@@ -448,7 +448,9 @@ static void put_remarks(const stw_size_answer *answers, uint32_t n, stw_format f
                          a->model->name, size_words(&a->cluster).text, a->name, a->needs);
     }
     put_late(answers, n, format, out);
+    stw_doc_part(out, format, "answer");
     stw_size_recommend(answers, n, format, out);
+    stw_doc_part(out, format, "rest");
 }
 
 static void put_commands(const stw_size_answer *answers, uint32_t n, stw_format format,

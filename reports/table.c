@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/printable.h"
+#include "reports/blocks.h"
 
 void stw_table_begin(stw_table *table, stw_pool *pool, const char *const *heads,
                      uint32_t n_columns) {
@@ -333,6 +334,29 @@ static void write_csv(const stw_table *t, stw_text *out) {
         stw_csv_row(out, t->cells + r * t->n_columns, t->n_columns);
 }
 
+static void write_block_row(const stw_table *t, size_t line, stw_text *out) {
+    const char *comma = "";
+    put(out, "[");
+    for (uint32_t c = 0; c < t->n_columns; c++) {
+        if (column_width(t, c) == 0) continue;
+        put(out, comma);
+        stw_block_quote(out, line == 0 ? t->heads[c] : cell_of(t, line - 1, c));
+        comma = ", ";
+    }
+    put(out, "]");
+}
+
+static void write_block(const stw_table *t, stw_text *out) {
+    put(out, "[\"table\", ");
+    write_block_row(t, 0, out);
+    put(out, ", [");
+    for (size_t r = 0; r < rows_of(t); r++) {
+        put(out, r > 0 ? ",\n" : "\n");
+        write_block_row(t, r + 1, out);
+    }
+    put(out, "]],\n");
+}
+
 void stw_table_write(const stw_table *table, stw_format format, stw_text *out) {
     stw_table t = *table;
     t.widths = stw_pool_array(t.pool, t.n_columns, sizeof *t.widths);
@@ -345,6 +369,8 @@ void stw_table_write(const stw_table *table, stw_format format, stw_text *out) {
         write_csv(&t, out);
     else if (rows_of(&t) > 0 && format == STW_FORMAT_MARKDOWN)
         write_markdown(&t, out);
+    else if (rows_of(&t) > 0 && format == STW_FORMAT_BLOCKS)
+        write_block(&t, out);
     else if (rows_of(&t) > 0)
         write_terminal(&t, out);
 }

@@ -49,6 +49,8 @@ size_t stw_text_width(const char *text);
 void stw_doc_gap(stw_text *out, stw_format format);
 void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ...) STW_PRINTF(3, 4);
 void stw_doc_heading(stw_text *out, stw_format format, const char *heading);
+/** What follows belongs to a part of a page; nothing in other formats. */
+void stw_doc_part(stw_text *out, stw_format format, const char *part);
 /** One line of text (a paragraph in Markdown). */
 void stw_doc_line(stw_text *out, stw_format format, const char *format_text, ...) STW_PRINTF(3, 4);
 void stw_doc_item(stw_text *out, stw_format format, const char *format_text, ...) STW_PRINTF(3, 4);

@@ -5,8 +5,10 @@
  * overlapping. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "reports/blocks.h"
 #include "reports/reports.h"
 
 enum { PHASE_TRACK = 1, FIRST_STREAM_TRACK = 2 };
@@ -24,20 +26,6 @@ static int64_t nanoseconds(double seconds) {
     return isfinite(seconds) ? llround(fmin(fmax(seconds, 0), 9e9) * 1e9) : 0;
 }
 
-static void put_quoted(stw_text *out, const char *text) {
-    stw_text_append(out, "\"", 1);
-    for (; *text != '\0'; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            stw_text_printf(out, "\\%c", c);
-        else if (c < 0x20)
-            stw_text_printf(out, "\\u%04x", (unsigned)c);
-        else
-            stw_text_append(out, text, 1);
-    }
-    stw_text_append(out, "\"", 1);
-}
-
 static void put_time(stw_text *out, const char *key, int64_t ns) {
     if (ns < 0) ns = 0;
     stw_text_printf(out, ",\"%s\":%" PRId64 ".%03" PRId64, key, ns / 1000, ns % 1000);
@@ -53,7 +41,7 @@ static void begin_event(tracer *t, char type, uint32_t tid) {
 static void put_metadata(tracer *t, uint32_t tid, const char *what, const char *name) {
     begin_event(t, 'M', tid);
     stw_text_printf(t->out, ",\"name\":\"%s\",\"args\":{\"name\":", what);
-    put_quoted(t->out, name);
+    stw_block_quote(t->out, name);
     stw_text_printf(t->out, "}}");
 }
 
@@ -109,18 +97,20 @@ static void put_phases(tracer *t) {
     }
 }
 
-static void put_name(tracer *t, const stw_op *op) {
-    bool moves = stw_op_is(op, STW_OP_CLASS_MOVE) || stw_op_is(op, STW_OP_CLASS_FILE);
-    stw_text_printf(t->out, ",\"name\":\"%s%s%s", stw_op_kind_name(op->kind), moves ? " " : "",
-                    moves ? stw_component_name(op->component) : "");
-    if (op->unit != STW_OP_NONE) stw_text_printf(t->out, " %u", op->unit);
-    stw_text_printf(t->out, "\"");
+void stw_trace_op_name(const stw_op *op, char *out, size_t out_size) {
+    const bool moves = stw_op_is(op, STW_OP_CLASS_MOVE) || stw_op_is(op, STW_OP_CLASS_FILE);
+    char unit[16] = "";
+    if (op->unit != STW_OP_NONE) snprintf(unit, sizeof unit, " %u", (unsigned)op->unit);
+    snprintf(out, out_size, "%s%s%s%s", stw_op_kind_name(op->kind), moves ? " " : "",
+             moves ? stw_component_name(op->component) : "", unit);
 }
 
 static void put_slice(tracer *t, const stw_trace_event *e) {
     const stw_op *op = e->op;
+    char name[96];
+    stw_trace_op_name(op, name, sizeof name);
     begin_event(t, 'X', FIRST_STREAM_TRACK + (uint32_t)op->stream);
-    put_name(t, op);
+    stw_text_printf(t->out, ",\"name\":\"%s\"", name);
     stw_text_printf(t->out, ",\"cat\":\"%s\"", stw_phase_name(e->phase));
     put_slice_times(t, e->start_s, e->end_s);
     stw_text_printf(t->out, ",\"args\":{\"component\":\"%s\",\"from\":\"%s\",\"to\":\"%s\"",

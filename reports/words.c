@@ -7,10 +7,12 @@
 #include <string.h>
 
 #include "core/units.h"
+#include "reports/blocks.h"
 #include "reports/table.h"
 
-/* vprintf onto a text, as one line. */
-static void put_args(stw_text *out, const char *format, va_list args) {
+/* vprintf onto a text, as one line. @param kind of a block */
+static void put_args(stw_text *out, stw_format as, const char *kind, const char *format,
+                     va_list args) {
     char small[1024];
     int length = vsnprintf(small, sizeof small, format, args);
     if (length < 0) {
@@ -19,7 +21,15 @@ static void put_args(stw_text *out, const char *format, va_list args) {
     }
     /* cut the line; only very long names get here */
     if ((size_t)length >= sizeof small) memcpy(small + sizeof small - 4, "...", 4);
-    stw_text_append_printable(out, small);
+    if (as != STW_FORMAT_BLOCKS) {
+        stw_text_append_printable(out, small);
+        return;
+    }
+    stw_text line = STW_TEXT_INIT;
+    stw_text_append_printable(&line, small);
+    stw_block_put(out, kind, line.data != NULL ? line.data : "");
+    if (line.failed) out->failed = true;
+    stw_text_free(&line);
 }
 
 /* Wrap what was appended since `start` to the terminal; later lines are indented. */
@@ -55,21 +65,31 @@ static bool in_list(const stw_text *out) {
     return strncmp(out->data + at, "- ", 2) == 0;
 }
 
+static const char *end_of(stw_format format) {
+    return format == STW_FORMAT_BLOCKS ? "" : format == STW_FORMAT_MARKDOWN ? "\n\n" : "\n";
+}
+
 void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ...) {
     va_list args;
     if (format == STW_FORMAT_MARKDOWN) stw_text_printf(out, "# ");
     va_start(args, format_text);
-    put_args(out, format_text, args);
+    put_args(out, format, "title", format_text, args);
     va_end(args);
-    stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "\n\n" : "\n");
+    stw_text_printf(out, "%s", end_of(format));
 }
 
 void stw_doc_heading(stw_text *out, stw_format format, const char *heading) {
     stw_doc_gap(out, format);
-    if (format == STW_FORMAT_MARKDOWN)
+    if (format == STW_FORMAT_BLOCKS)
+        stw_block_put(out, "heading", heading);
+    else if (format == STW_FORMAT_MARKDOWN)
         stw_text_printf(out, "## %s\n\n", heading);
     else
         stw_text_printf(out, "\n%s\n", heading);
+}
+
+void stw_doc_part(stw_text *out, stw_format format, const char *part) {
+    if (format == STW_FORMAT_BLOCKS) stw_block_put(out, "part", part);
 }
 
 void stw_doc_line(stw_text *out, stw_format format, const char *format_text, ...) {
@@ -78,22 +98,23 @@ void stw_doc_line(stw_text *out, stw_format format, const char *format_text, ...
     size_t start = out->length;
     if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "  ");
     va_start(args, format_text);
-    put_args(out, format_text, args);
+    put_args(out, format, "line", format_text, args);
     va_end(args);
     wrap_since(out, start, format, 4);
-    stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "\n\n" : "\n");
+    stw_text_printf(out, "%s", end_of(format));
 }
 
 void stw_doc_item(stw_text *out, stw_format format, const char *format_text, ...) {
     va_list args;
     if (!in_list(out)) stw_doc_gap(out, format);
     size_t start = out->length;
-    stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "- " : "  - ");
+    if (format != STW_FORMAT_BLOCKS)
+        stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "- " : "  - ");
     va_start(args, format_text);
-    put_args(out, format_text, args);
+    put_args(out, format, "item", format_text, args);
     va_end(args);
     wrap_since(out, start, format, 4);
-    stw_text_printf(out, "\n");
+    if (format != STW_FORMAT_BLOCKS) stw_text_printf(out, "\n");
 }
 
 stw_word stw_word_gib(uint64_t bytes) {

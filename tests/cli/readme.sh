@@ -54,5 +54,5 @@ block "Six commands" | sed -n 's/^\$ //p' >tour.sh
 grep -q GPT-2 tour.sh || fail "README's tour does not use GPT-2"
 sed -i -e 's/GPT-2/tiny/' -e 's/--model tiny/& --cluster tiny.yaml/' -e 's/stowage run/& --backend host/' tour.sh
 sh -e tour.sh >tour.txt || { cat tour.txt >&2; fail "README's tour"; }
-grep -q "^#" report.md || fail "the tour wrote no report"
+grep -q 'id="data"' report.html || fail "the tour wrote no report"
 echo "readme: ok"

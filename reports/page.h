@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parts of the HTML page's data (stowage.page/1): figures of a plan that its file does not state.
+ * Each function appends members to the open object. One writer belongs to one thread at a time. */
+#ifndef STW_REPORTS_PAGE_H
+#define STW_REPORTS_PAGE_H
+
+#include "core/json.h"
+#include "reports/facts.h"
+#include "reports/reports.h"
+
+/** Kinds of ranks and nodes of which a page shows memory over time, at most: those with the highest
+ * peaks, and of kinds with nearly equal peaks one. */
+enum { STW_PAGE_MOST_KINDS = 4 };
+
+/** "figures": verdict, peaks and limits, seconds, placement, phases. */
+void stw_page_figures(const stw_plan *plan, const stw_plan_facts *facts, stw_json *json);
+/** "memory": bytes by component of the picked kinds of ranks (GPU) and nodes (host), in the order
+ * of the program, as pairs of a number of buckets and the bytes that these have. Peaks are exact;
+ * what goes up and down within a bucket is not shown. @param buckets of a movement */
+STW_MUST_USE stw_status stw_page_memory(const stw_page_item *item, uint32_t buckets, stw_json *json,
+                                        stw_error *err);
+/** "streams": operations of the largest kind of rank by movement and stream, five values each.
+ * Those that are shorter than one of so many slices of a movement and follow each other are one. */
+void stw_page_streams(const stw_page_item *item, uint32_t slices, stw_json *json);
+
+#endif
