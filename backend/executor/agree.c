@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backend/executor/run.h"
+#include "backend/executor/run_sync.h"
 #include "core/build.h"
 #include "core/checked.h"
 #include "core/json.h"
@@ -51,6 +51,8 @@ stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *
     stw_json *json = stw_json_new();
     stw_json_begin_object(json, NULL);
     write_options(run, json);
+    if (run->sync != NULL)
+        stw_json_u64(json, "weight sync", stw_sync_schedule_sum(run->sync->schedule));
     stw_plan_write_terms(run->plan, json);
     /* Programs of different kinds of rank differ, but not in what ranks do together. */
     stw_plan_write_movement_hashes(

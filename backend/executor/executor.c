@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "backend/executor/run.h"
+#include "backend/executor/run_sync.h"
 #include "backend/nvme/kept.h"
 #include "backend/nvme/names.h"
 #include "backend/process.h"
@@ -200,7 +201,8 @@ stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule, do
     *seconds = stw_process_now_s() - start;
     STW_TRY(stw_timeline_end(run, err));
     if (reads) STW_TRY(stw_same_compare(run, err));
-    if (schedule->movement->barrier) STW_TRY(stw_exec_agree_state(run, err));
+    if (schedule->movement->barrier && !stw_run_sync_is(run, schedule->movement))
+        STW_TRY(stw_exec_agree_state(run, err));
 out:
     if (status != STW_STATUS_OK && !run->refused) run->failed = true;
     return status;
@@ -221,6 +223,7 @@ static stw_status run_movement(stw_rank_run *run, uint32_t m, stw_error *err) {
     stw_exec_progress_movement(run, movement);
     STW_TRY(stw_exec_schedule(run, run->schedules[m], &samples->seconds[samples->n++], err));
     if (updates) stw_exec_note_norm(run, &run->norm, &run->factors[run->step - 1]);
+    if (stw_run_sync_is(run, movement)) run->sync->version = run->step;
     STW_TRY(stw_exec_note_phase(run, movement->phase, err));
 out:
     return status;
@@ -337,6 +340,7 @@ static stw_status prepare(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_exec_check_other_grad(run, err));
     STW_TRY(stw_exec_make_spans(run, err));
     STW_TRY(prepare_movements(run, err));
+    STW_TRY(stw_run_sync_prepare(run, err));
     STW_TRY(stw_timeline_prepare(run, err));
 out:
     return status;
@@ -370,6 +374,7 @@ static stw_status open_streams(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_threads_new(stw_transfer_readers(run), &run->readers, err));
     STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
     STW_TRY(stw_exec_zero_moments(run, err));
+    STW_TRY(stw_run_sync_open(run, err));
 out:
     return status;
 }
@@ -422,6 +427,7 @@ void stw_exec_close(stw_rank_run *run) {
     if (run == NULL) return;
     bool tells = run->ranks.rank == 0;
     stw_streams_free(run->streams);
+    stw_run_sync_close(run);
     stw_threads_free(run->readers);
     stw_weights_close(run->weights);
     stw_text_free(&run->sample);
@@ -441,6 +447,7 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
     if (!run->options->no_digest) {
         STW_TRY(stw_exec_digest(run, err));
         STW_TRY(stw_exec_verify(run, err));
+        STW_TRY(stw_run_sync_verify(run, err));
     }
     stw_exec_progress(run, "collecting results", STW_PROGRESS_SECONDS, 0);
     STW_TRY(stw_exec_collect(run, result, err));

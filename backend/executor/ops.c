@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "backend/executor/run_sync.h"
 #include "backend/norm.h"
 #include "core/checked.h"
 
@@ -113,6 +114,7 @@ static stw_status copy(stw_rank_run *run, const stw_op *op, stw_error *err) {
 
 /* The plan's bytes of a piece are of the plan's weights; these may be others. */
 static stw_status copy_piece(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    if (op->from_offset_bytes == STW_OFFSET_EXTERNAL) return STW_STATUS_OK;
     return copy_bytes(run, op, stw_transfer_piece_bytes(run, op->unit), err);
 }
 
@@ -149,6 +151,16 @@ static stw_status send(stw_rank_run *run, const stw_op *op, stw_error *err) {
     STW_TRY(stw_comm_broadcast(run->comm, op->to, op->offset_bytes, bytes, op->peer, err));
 out:
     return status;
+}
+
+static stw_status pack(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    return stw_run_sync_is(run, run->movement) ? stw_run_sync_pack(run, op, err)
+                                               : stw_transfer_pack(run, op, err);
+}
+
+static stw_status place(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    return stw_run_sync_is(run, run->movement) ? stw_run_sync_place(run, op, err)
+                                               : stw_transfer_place(run, op, err);
 }
 
 /* For tests: who reads what was freed finds no number. */
@@ -188,21 +200,14 @@ static stw_status account(stw_rank_run *run, const stw_op *op, stw_error *err) {
 
 /* How each operation of the table is issued; NULL: this executor does not. */
 static stw_status (*const issues[STW_N_OP_KINDS])(stw_rank_run *, const stw_op *, stw_error *) = {
-    [STW_OP_ALLOC] = account,
-    [STW_OP_FREE] = account,
-    [STW_OP_COPY] = copy,
-    [STW_OP_COPY_PIECE] = copy_piece,
-    [STW_OP_NVME_READ] = nvme_read,
-    [STW_OP_NVME_WRITE] = nvme_write,
-    [STW_OP_COMMIT] = commit,
-    [STW_OP_FILE_READ] = stw_transfer_read,
-    [STW_OP_PACK] = stw_transfer_pack,
-    [STW_OP_SEND] = send,
-    [STW_OP_PLACE] = stw_transfer_place,
-    [STW_OP_MASTER] = make_master,
-    [STW_OP_NORM] = norm,
-    [STW_OP_NORM_SUM] = norm_sum,
-    [STW_OP_UPDATE] = update,
+    [STW_OP_ALLOC] = account,       [STW_OP_FREE] = account,
+    [STW_OP_COPY] = copy,           [STW_OP_COPY_PIECE] = copy_piece,
+    [STW_OP_NVME_READ] = nvme_read, [STW_OP_NVME_WRITE] = nvme_write,
+    [STW_OP_COMMIT] = commit,       [STW_OP_FILE_READ] = stw_transfer_read,
+    [STW_OP_PACK] = pack,           [STW_OP_SEND] = send,
+    [STW_OP_PLACE] = place,         [STW_OP_EXCHANGE] = stw_run_sync_exchange,
+    [STW_OP_MASTER] = make_master,  [STW_OP_NORM] = norm,
+    [STW_OP_NORM_SUM] = norm_sum,   [STW_OP_UPDATE] = update,
 };
 
 stw_status stw_exec_issue(stw_rank_run *run, uint32_t index, stw_error *err) {

@@ -11,6 +11,7 @@
 #include "plan/engines/park.h"
 #include "plan/engines/partition.h"
 #include "plan/engines/piece_sync.h"
+#include "plan/engines/sync_plan.h"
 
 /* What CUDA keeps on the GPU for the host arena, and further copies of state on NVMe. */
 static void build_shadows(stw_builder *b) {
@@ -126,5 +127,6 @@ const stw_engine stw_engine_stowage = {
     .counts = stw_chunks_count,
     .places = stw_stowage_places,
     .nvme_commits = true,
+    .sync_room = stw_sync_gpu_room,
     .build = build,
 };
