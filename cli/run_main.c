@@ -24,6 +24,7 @@
 
 typedef struct request {
     const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout, *trace, *gradient;
+    const char *sync_to;
     bool probe, calibrate, quick, version, no_digest, compare_weights, keep_state, allow_tmpfs,
         finite;
 } request;
@@ -260,6 +261,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
                                     .nvme_in_memory = r->allow_tmpfs,
                                     .output = general->output,
                                     .trace = r->trace,
+                                    .sync_to = r->sync_to,
                                     .no_digest = r->no_digest,
                                     .compare_weights = r->compare_weights,
                                     .error_if_nonfinite = r->finite,
@@ -306,6 +308,10 @@ static int command_line(int argc, char **argv) {
          "load.method=sharded_read: after the load each rank reads once more what another rank "
          "has read, and compares it; reading takes twice as long",
          STW_OPTION_FLAG, &r.compare_weights},
+        {"--sync-to", NULL, "FOLDER",
+         "after each step write the parameters to a folder of safetensors, under the names of the "
+         "model's published files; the new folder takes the old one's place whole",
+         STW_OPTION_VALUE, &r.sync_to},
         {"--nvme", NULL, "FOLDER",
          "folder of NVMe state, or disk to calibrate; default $TMPDIR or /tmp", STW_OPTION_VALUE,
          &r.nvme},

@@ -40,6 +40,7 @@ static void write_options(const stw_rank_run *run, stw_json *json) {
     stw_json_bool(json, "--error-if-nonfinite", o->error_if_nonfinite);
     write_other_grad(&o->other_grad, json);
     stw_json_string(json, "--output", o->output != NULL ? o->output : "none");
+    stw_json_string(json, "--sync-to", o->sync_to != NULL ? o->sync_to : "none");
     stw_json_string(json, "--trace", o->trace != NULL ? o->trace : "none");
     stw_json_bool(json, "poison_freed", o->poison_freed);
     stw_json_bool(json, "ceiling", o->after_iteration != NULL); /* measured after every step */
@@ -275,7 +276,7 @@ stw_status stw_exec_agree_status(stw_rank_run *run, stw_status so_far, stw_error
     if (world == 1) return so_far;
     stw_error own = take_error(so_far, err);
     stw_error *all = calloc(world, sizeof *all);
-    stw_comm_about(run->comm, "opening");
+    stw_comm_about(run->comm, run->step == 0 ? "opening" : "agreeing on files");
     stw_status status = all == NULL
                             ? stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory")
                             : stw_comm_exchange(run->comm, &own, all, (uint32_t)sizeof own, err);

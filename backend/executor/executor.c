@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "backend/executor/run.h"
+#include "backend/executor/run_export.h"
 #include "backend/executor/run_sync.h"
 #include "backend/nvme/kept.h"
 #include "backend/nvme/names.h"
@@ -102,6 +103,7 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
     stw_device_config *c = &run->config;
     uint64_t host = stw_plan_host_capacity(run->plan);
     memcpy(c->arena_bytes, run->layout->arena_bytes, sizeof c->arena_bytes);
+    stw_run_export_take_room(run);
     c->capacity_bytes[STW_TIER_GPU] = stw_plan_gpu_capacity(run->plan);
     c->capacity_bytes[STW_TIER_HOST] = host;
     c->capacity_bytes[STW_TIER_NVME] = run->plan->cluster.nvme.capacity_bytes;
@@ -220,10 +222,11 @@ static stw_status run_movement(stw_rank_run *run, uint32_t m, stw_error *err) {
     }
     if (updates) STW_TRY(stw_exec_seed_grads(run, run->step, err));
     if (updates) STW_TRY(stw_exec_put_other_grad(run, run->step, err));
+    const stw_comm_counts before = stw_comm_counted(run->comm);
     stw_exec_progress_movement(run, movement);
     STW_TRY(stw_exec_schedule(run, run->schedules[m], &samples->seconds[samples->n++], err));
     if (updates) stw_exec_note_norm(run, &run->norm, &run->factors[run->step - 1]);
-    if (stw_run_sync_is(run, movement)) run->sync->version = run->step;
+    if (stw_run_sync_is(run, movement)) stw_run_sync_end(run, before);
     STW_TRY(stw_exec_note_phase(run, movement->phase, err));
 out:
     return status;
@@ -266,6 +269,7 @@ static stw_status run_iterations(stw_rank_run *run, stw_error *err) {
         run->factors[i] = 1.0f;
         for (uint32_t m = 0; m < run->program->n_movements; m++)
             if (repeats(&run->program->movements[m], i)) STW_TRY(run_movement(run, m, err));
+        STW_TRY(stw_run_export_step(run, err));
         if (run->options->after_iteration != NULL)
             STW_TRY(run->options->after_iteration(run->options->after_state, run, i, err));
         note_growth(run, i);
@@ -341,6 +345,7 @@ static stw_status prepare(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_exec_make_spans(run, err));
     STW_TRY(prepare_movements(run, err));
     STW_TRY(stw_run_sync_prepare(run, err));
+    STW_TRY(stw_run_export_prepare(run, err));
     STW_TRY(stw_timeline_prepare(run, err));
 out:
     return status;
@@ -375,6 +380,7 @@ static stw_status open_streams(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
     STW_TRY(stw_exec_zero_moments(run, err));
     STW_TRY(stw_run_sync_open(run, err));
+    STW_TRY(stw_run_export_open(run, err));
 out:
     return status;
 }
@@ -428,6 +434,7 @@ void stw_exec_close(stw_rank_run *run) {
     bool tells = run->ranks.rank == 0;
     stw_streams_free(run->streams);
     stw_run_sync_close(run);
+    stw_run_export_close(run);
     stw_threads_free(run->readers);
     stw_weights_close(run->weights);
     stw_text_free(&run->sample);
@@ -448,6 +455,7 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
         STW_TRY(stw_exec_digest(run, err));
         STW_TRY(stw_exec_verify(run, err));
         STW_TRY(stw_run_sync_verify(run, err));
+        STW_TRY(stw_run_export_verify(run, err));
     }
     stw_exec_progress(run, "collecting results", STW_PROGRESS_SECONDS, 0);
     STW_TRY(stw_exec_collect(run, result, err));

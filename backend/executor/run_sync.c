@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "backend/executor/run_parts.h"
 #include "core/checked.h"
 #include "core/log.h"
 #include "plan/engines/sync_plan.h"
@@ -71,87 +72,25 @@ out:
 
 /* ---- where pieces lie ---- */
 
-/* Memories are the arenas of GPU and host. */
-typedef struct parts {
-    stw_pool *pool;
-    stw_sync_piece *all;
-    uint32_t n;
-    size_t capacity;
-} parts;
-
-static stw_status add_part(parts *p, const stw_sync_piece *part, stw_error *err) {
-    if (p->n == p->capacity) {
-        p->all = stw_pool_regrow(p->pool, p->all, p->n, p->n + 1u, &p->capacity, sizeof *p->all);
-        if (p->all == NULL) return no_memory(err);
-    }
-    p->all[p->n++] = *part;
-    return STW_STATUS_OK;
-}
-
 static void c_order(const uint64_t *shape, uint64_t stride[STW_BOX_DIMS]) {
     stride[STW_BOX_DIMS - 1] = 1;
     for (int d = STW_BOX_DIMS - 1; d > 0; d--) stride[d - 1] = stw_times(stride[d], shape[d]);
 }
 
-/* Elements of one tensor that lie together in a region. @param offset_bytes in its tier */
-static stw_status add_run(parts *p, const stw_sync_job *job, const stw_overlap *run, stw_tier tier,
-                          uint64_t offset_bytes, stw_dtype dtype, stw_error *err) {
+/* Tensors of the sync are those of the model. */
+static stw_status cut_boxes(const void *cutter, uint32_t tensor, uint64_t first, uint64_t n,
+                            stw_export_take take, void *state, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_sync_tensor *tensor = &job->tensors[run->tensor];
+    const uint64_t *shape = ((const stw_sync_job *)cutter)->tensors[tensor].shape;
     stw_box boxes[STW_BOX_RUNS];
-    stw_sync_piece part = {
-        .tensor = run->tensor, .memory = tier == STW_TIER_HOST ? 1 : 0, .dtype = dtype};
-    const unsigned n = stw_box_of_run(tensor->shape, run->tensor_first, run->n, boxes);
-    part.offset = offset_bytes / stw_sync_width(dtype);
-    c_order(tensor->shape, part.stride);
-    for (unsigned i = 0; i < n; i++) { /* boxes of a run lie one after the other */
-        part.box = boxes[i];
-        STW_TRY(add_part(p, &part, err));
-        part.offset += stw_box_volume(&boxes[i]);
+    stw_sync_piece piece = {.tensor = tensor};
+    const unsigned n_boxes = stw_box_of_run(shape, first, n, boxes);
+    c_order(shape, piece.stride);
+    for (unsigned i = 0; i < n_boxes; i++) { /* one after the other */
+        piece.box = boxes[i];
+        STW_TRY(take(state, &piece, err));
+        piece.offset += stw_box_volume(&boxes[i]);
     }
-out:
-    return status;
-}
-
-static stw_status add_params(const stw_rank_run *run, parts *out, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const bool wide = run->types.params == STW_ELEMENT_F32;
-    const stw_dtype dtype = wide ? STW_DTYPE_F32 : STW_DTYPE_BF16;
-    stw_overlap part;
-    for (uint32_t i = 0; i < run->layout->n_regions; i++) {
-        const stw_region *region = &run->layout->regions[i];
-        if (region->component != STW_COMPONENT_PARAMS) continue;
-        stw_meet meet = stw_meet_begin(stw_space_whole(&run->job->files),
-                                       stw_region_view(region, &run->spaces[region->space]));
-        while (stw_meet_next(&meet, &part)) {
-            const uint64_t at =
-                region->offset_bytes +
-                stw_times(part.b_first - region->first_param, stw_element_bytes(run->types.params));
-            STW_TRY(add_run(out, run->sync->job, &part, region->tier, at, dtype, err));
-        }
-    }
-out:
-    return status;
-}
-
-static int by_tensor(const void *a, const void *b) {
-    const stw_sync_piece *x = a, *y = b;
-    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
-}
-
-static stw_status find_parts(const stw_rank_run *run, stw_pool *pool, stw_sync_places *out,
-                             stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const uint32_t n_tensors = run->sync->job->n_tensors;
-    parts p = {.pool = pool};
-    uint32_t *first = stw_pool_array(pool, (size_t)n_tensors + 1, sizeof *first);
-    if (first == NULL) STW_TRY(no_memory(err));
-    STW_TRY(add_params(run, &p, err));
-    if (p.n > 0) qsort(p.all, p.n, sizeof *p.all, by_tensor);
-    for (uint32_t i = 0; i < p.n; i++) first[p.all[i].tensor + 1]++;
-    for (uint32_t t = 0; t < n_tensors; t++) first[t + 1] += first[t];
-    out->first_part = first;
-    out->parts = p.all;
 out:
     return status;
 }
@@ -189,7 +128,7 @@ stw_status stw_run_sync_open(stw_rank_run *run, stw_error *err) {
     if (sync == NULL) goto out;
     pool = stw_pool_new();
     if (pool == NULL) STW_TRY(no_memory(err));
-    STW_TRY(find_parts(run, pool, &places, err));
+    STW_TRY(stw_find_parts(run, sync->job->n_tensors, cut_boxes, sync->job, pool, &places, err));
     STW_TRY(find_targets(run, pool, &places, err));
     void *const arenas[2] = {run->backend->device_address(run->device, 0, 0),
                              run->backend->host_address(run->device, 0, 0)};
@@ -276,6 +215,17 @@ stw_status stw_run_sync_exchange(stw_rank_run *run, const stw_op *op, stw_error 
     STW_TRY(stw_comm_messages(run->comm, STW_TIER_GPU, sync->messages, n, err));
 out:
     return status;
+}
+
+void stw_run_sync_end(stw_rank_run *run, stw_comm_counts before) {
+    const stw_comm_counts now = stw_comm_counted(run->comm);
+    stw_comm_counts *all = &run->sync->counts;
+    all->rounds += now.rounds - before.rounds;
+    all->sent += now.sent - before.sent;
+    all->received += now.received - before.received;
+    all->sent_bytes += now.sent_bytes - before.sent_bytes;
+    all->received_bytes += now.received_bytes - before.received_bytes;
+    run->sync->version = run->step;
 }
 
 /* ---- verification ---- */

@@ -18,6 +18,7 @@ typedef struct stw_run_sync {
     uint32_t sets;
     uint64_t base, room;        /* of the buffers, in the GPU arena; bytes of one set */
     stw_comm_message *messages; /* room for those of a round */
+    stw_comm_counts counts;     /* of all syncs so far */
     uint64_t version;           /* the step whose weights were received whole; 0: none */
 } stw_run_sync;
 
@@ -39,6 +40,8 @@ STW_MUST_USE stw_status stw_run_sync_pack(stw_rank_run *run, const stw_op *op, s
 STW_MUST_USE stw_status stw_run_sync_exchange(stw_rank_run *run, const stw_op *op, stw_error *err);
 STW_MUST_USE stw_status stw_run_sync_place(stw_rank_run *run, const stw_op *op, stw_error *err);
 
+/** A sync ended well. @param before what the communicator had counted when it began */
+void stw_run_sync_end(stw_rank_run *run, stw_comm_counts before);
 /** Compare digests of what was received last with those of the parameters, tensor by tensor, all
  * bytes; what differs is logged and counts in run->mismatched. Collective. */
 STW_MUST_USE stw_status stw_run_sync_verify(stw_rank_run *run, stw_error *err);

@@ -199,12 +199,16 @@ static void add_copies(stw_sync_device *device, const stw_sync_copy *copies, uin
     end_list(device);
 }
 
+static bool collects(const stw_sync_device *device) {
+    return device->places != NULL && device->places->targets != NULL;
+}
+
 /* Out of a bucket, to the target that it is a part of. */
 static void add_collecting(stw_sync_device *device, uint32_t round) {
     const stw_sync_view *v = device->view;
     for (uint32_t i = v->first_part[round]; i < v->first_part[round + 1]; i++) {
         const stw_sync_part *part = &v->parts[i];
-        if (device->places == NULL) break;
+        if (!collects(device)) break;
         const stw_sync_piece *target = &device->places->targets[part->target];
         stw_box_copy c = {.from = part->offset,
                           .from_base = STW_BOX_FROM_BUFFER,
@@ -273,9 +277,9 @@ static void add_lists(stw_sync_device *device) {
                    v->first_place[r + 1] - v->first_place[r]);
         add_collecting(device, r);
     }
-    for (uint32_t t = 0; t < device->job->n_tensors && device->places != NULL; t++)
+    for (uint32_t t = 0; t < device->job->n_tensors && collects(device); t++)
         add_source_digests(device, t);
-    for (uint32_t i = 0; i < device->job->n_targets && device->places != NULL; i++)
+    for (uint32_t i = 0; i < device->job->n_targets && collects(device); i++)
         add_target_digest(device, &device->places->targets[i]);
 }
 
@@ -322,7 +326,7 @@ static void see_all(stw_sync_device *device) {
     const stw_sync_view *v = device->view;
     for (uint32_t i = 0; i < v->first_pack[device->rounds]; i++) see_copy(device, &v->packs[i]);
     for (uint32_t i = 0; i < v->first_place[device->rounds]; i++) see_copy(device, &v->places[i]);
-    for (uint32_t i = 0; i < v->first_part[device->rounds] && device->places != NULL; i++)
+    for (uint32_t i = 0; i < v->first_part[device->rounds] && collects(device); i++)
         see_piece(device, &device->places->targets[v->parts[i].target], 1);
     if (device->places == NULL) return;
     for (uint32_t i = 0; i < device->places->first_part[device->job->n_tensors]; i++)

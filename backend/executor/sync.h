@@ -23,7 +23,8 @@ typedef struct stw_sync_memories {
 typedef struct stw_sync_places {
     const uint32_t *first_part;    /* [n_tensors + 1] */
     const stw_sync_piece *parts;   /* by tensor */
-    const stw_sync_piece *targets; /* [n_targets] of the job; looked at for those of the rank */
+    const stw_sync_piece *targets; /* [n_targets] of the job; looked at for those of the rank. NULL:
+                                    * nothing is collected or digested */
 } stw_sync_places;
 
 typedef struct stw_sync_options {
