@@ -118,6 +118,21 @@ static void summarize(const stw_run_result *run) {
                    "compared by a sample\n",
                    read, compared);
     }
+    if (run->synced.version > 0) {
+        char sync[32], sent[32];
+        stw_quantity_format(run->time_s[STW_PHASE_WEIGHT_SYNC], STW_UNIT_SECONDS, sync,
+                            sizeof sync);
+        stw_bytes_format(run->synced.sent_bytes, sent, sizeof sent);
+        printf("weight sync: median %s; ranks sent %s in all; version %llu compared\n", sync, sent,
+               (unsigned long long)run->synced.version);
+    }
+    if (run->synced.folder != NULL) {
+        char took[32], bytes[32];
+        stw_quantity_format(run->synced.folder_s, STW_UNIT_SECONDS, took, sizeof took);
+        stw_bytes_format(run->synced.folder_bytes, bytes, sizeof bytes);
+        printf("folder %s: step %llu, %s, median %s\n", run->synced.folder,
+               (unsigned long long)run->synced.folder_version, bytes, took);
+    }
     printf("digests: params %016llx, exp_avg %016llx,\n  exp_avg_sq %016llx",
            (unsigned long long)run->digest[0], (unsigned long long)run->digest[1],
            (unsigned long long)run->digest[2]);
@@ -351,17 +366,18 @@ static int command_line(int argc, char **argv) {
     };
     enum { OF_THE_MACHINE = 4 }; /* the last options do not belong to `stowage run` */
     bool as_run = argc > 0 && strcmp(argv[0], "stowage run") == 0;
-    stw_usage usage = {as_run ? "stowage" : "stowage-run",
-                       as_run ? "run" : NULL,
-                       "PLAN",
-                       "Execute the parts of a plan that Stowage performs: load and optimizer "
-                       "steps. Each rank is one process; start several with mpirun, srun or "
-                       "torchrun. The result (stowage.run/1) is written to -o FILE.",
-                       options,
-                       sizeof options / sizeof options[0],
-                       0,
-                       1,
-                       NULL};
+    stw_usage usage = {
+        as_run ? "stowage" : "stowage-run",
+        as_run ? "run" : NULL,
+        "PLAN",
+        "Execute the parts of a plan that Stowage performs: load, optimizer "
+        "steps and weight syncs. Each rank is one process; start several with mpirun, srun or "
+        "torchrun. The result (stowage.run/1) is written to -o FILE.",
+        options,
+        sizeof options / sizeof options[0],
+        0,
+        1,
+        NULL};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, plan, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) {

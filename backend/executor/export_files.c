@@ -319,8 +319,9 @@ stw_status stw_export_files_write(const stw_export_files *f, uint32_t tensor, co
             at += stw_times(box->first[d] + rest % box->count[d], stride[d]);
             rest /= box->count[d];
         }
-        status = write_fully(file->fd, file->name, (const unsigned char *)data + done * width,
-                             run * width, f->begin[tensor] + at * width, err);
+        status =
+            write_fully(file->fd, file->name, (const unsigned char *)data + stw_times(done, width),
+                        stw_times(run, width), f->begin[tensor] + stw_times(at, width), err);
         if (status != STW_STATUS_OK) return status;
     }
     return STW_STATUS_OK;
