@@ -3,6 +3,7 @@
 #include "backend/executor/run.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "backend/executor/run_sync.h"
 #include "backend/norm.h"
@@ -132,23 +133,37 @@ static stw_status commit(stw_rank_run *run, const stw_op *op, stw_error *err) {
     return run->backend->commit(run->device, run->step, err);
 }
 
+/* To the ranks of this one's node, from the first of them, or to all from rank op->peer. A
+ * broadcast of the world is the transport's own. */
+static stw_status send_to(stw_rank_run *run, const stw_op *op, uint64_t bytes, stw_error *err) {
+    uint32_t ranks, on_node;
+    stw_job_group_size(run->job, op->group, &ranks, &on_node);
+    if (ranks == run->ranks.world)
+        return stw_comm_broadcast(run->comm, op->to, op->offset_bytes, bytes, op->peer, err);
+    if (op->group != STW_RANK_GROUP_NODE)
+        return stw_fail(err, STW_STATUS_BUG, stw_rank_group_name(op->group),
+                        "a send to %u of %u ranks", ranks, run->ranks.world);
+    uint32_t *list = calloc(ranks, sizeof *list);
+    if (list == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "send", "out of memory");
+    for (uint32_t i = 0; i < ranks; i++) list[i] = run->ranks.rank / ranks * ranks + i;
+    const stw_comm_group group = {list, ranks};
+    const stw_status status =
+        stw_comm_group_broadcast(run->comm, &group, op->to, op->offset_bytes, bytes, list[0], err);
+    free(list);
+    return status;
+}
+
 /* One send may be under way while the next is prepared: its end is awaited with the deadline, so
  * that a rank which does not come is noticed, and named by the tensor. */
 static stw_status send(stw_rank_run *run, const stw_op *op, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint32_t ranks, on_node;
-    stw_job_group_size(run->job, op->group, &ranks, &on_node);
-    if (ranks != run->ranks.world)
-        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_rank_group_name(op->group),
-                        "this executor sends to all %u ranks, the group has %u", run->ranks.world,
-                        ranks);
     if (run->sending) STW_TRY(stw_comm_wait(run->comm, run->sending_what, err));
     snprintf(run->sending_what, sizeof run->sending_what, "broadcast of %.100s",
              op->unit == STW_OP_NONE ? "parameters" : stw_transfer_piece_name(run, op->unit));
     run->sending = true;
     uint64_t bytes = op->unit == STW_OP_NONE ? op->bytes : stw_transfer_piece_bytes(run, op->unit);
     stw_comm_about(run->comm, run->sending_what);
-    STW_TRY(stw_comm_broadcast(run->comm, op->to, op->offset_bytes, bytes, op->peer, err));
+    STW_TRY(send_to(run, op, bytes, err));
 out:
     return status;
 }

@@ -56,11 +56,9 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_park park = {.n = 0};
     stw_builder_init(&b, job, decisions, layout, program, err);
     look_at_parking(&b, &park);
-    bool executable = (decisions->load != STW_LOAD_NODE_LEADER || job->roles[0].n_nodes == 1) &&
-                      stw_run_spec_parks(job->run) == NULL;
     stw_begin_movement(&b, (stw_movement){.phase = STW_PHASE_LOAD,
                                           .by_stowage = true,
-                                          .executable = executable,
+                                          .executable = stw_run_spec_parks(job->run) == NULL,
                                           .repeat = STW_REPEAT_ONCE,
                                           .threading = STW_THREADING_PER_STREAM,
                                           .barrier = true,
