@@ -130,6 +130,11 @@ STW_HD uint64_t stw_box_sum_word(uint64_t i, uint64_t word) {
     return stw_mix64(word ^ (i + 1) * 0x9E3779B97F4A7C15ull);
 }
 
+/** Share of the element with number i, whose bits are those of its type, in a digest. */
+STW_HD uint64_t stw_box_digest_element(uint64_t i, uint32_t bits) {
+    return stw_box_sum_word(i, bits | (uint64_t)1 << 32);
+}
+
 #ifndef __CUDACC__
 /* ---- devices ---- */
 
@@ -159,6 +164,11 @@ typedef struct stw_box_ops {
      * Blocks. */
     STW_MUST_USE stw_status (*sum)(stw_box_device *device, const void *address, uint64_t bytes,
                                    void *stream, uint64_t *out, stw_error *err);
+    /** What a list would write, without writing it: the sum of stw_box_digest_element over its
+     * elements, cast as they would be, where the number of an element is its place in the target,
+     * in elements. After the work of `stream`. Blocks. */
+    STW_MUST_USE stw_status (*digest)(stw_box_device *device, uint32_t list, void *stream,
+                                      uint64_t *out, stw_error *err);
 } stw_box_ops;
 
 extern const stw_box_ops stw_box_host_ops;

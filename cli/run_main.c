@@ -24,6 +24,7 @@
 
 typedef struct request {
     const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout, *trace, *gradient;
+    const char *sync_to;
     bool probe, calibrate, quick, version, no_digest, compare_weights, keep_state, allow_tmpfs,
         finite;
 } request;
@@ -116,6 +117,21 @@ static void summarize(const stw_run_result *run) {
             printf("weights: ranks read %s and compared %s of it; what one rank reads alone is "
                    "compared by a sample\n",
                    read, compared);
+    }
+    if (run->synced.version > 0) {
+        char sync[32], sent[32];
+        stw_quantity_format(run->time_s[STW_PHASE_WEIGHT_SYNC], STW_UNIT_SECONDS, sync,
+                            sizeof sync);
+        stw_bytes_format(run->synced.sent_bytes, sent, sizeof sent);
+        printf("weight sync: median %s; ranks sent %s in all; version %llu compared\n", sync, sent,
+               (unsigned long long)run->synced.version);
+    }
+    if (run->synced.folder != NULL) {
+        char took[32], bytes[32];
+        stw_quantity_format(run->synced.folder_s, STW_UNIT_SECONDS, took, sizeof took);
+        stw_bytes_format(run->synced.folder_bytes, bytes, sizeof bytes);
+        printf("folder %s: step %llu, %s, median %s\n", run->synced.folder,
+               (unsigned long long)run->synced.folder_version, bytes, took);
     }
     printf("digests: params %016llx, exp_avg %016llx,\n  exp_avg_sq %016llx",
            (unsigned long long)run->digest[0], (unsigned long long)run->digest[1],
@@ -260,6 +276,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
                                     .nvme_in_memory = r->allow_tmpfs,
                                     .output = general->output,
                                     .trace = r->trace,
+                                    .sync_to = r->sync_to,
                                     .no_digest = r->no_digest,
                                     .compare_weights = r->compare_weights,
                                     .error_if_nonfinite = r->finite,
@@ -306,6 +323,10 @@ static int command_line(int argc, char **argv) {
          "load.method=sharded_read: after the load each rank reads once more what another rank "
          "has read, and compares it; reading takes twice as long",
          STW_OPTION_FLAG, &r.compare_weights},
+        {"--sync-to", NULL, "FOLDER",
+         "after each step write the parameters to a folder of safetensors, under the names of the "
+         "model's published files; the new folder takes the old one's place whole",
+         STW_OPTION_VALUE, &r.sync_to},
         {"--nvme", NULL, "FOLDER",
          "folder of NVMe state, or disk to calibrate; default $TMPDIR or /tmp", STW_OPTION_VALUE,
          &r.nvme},
@@ -345,17 +366,18 @@ static int command_line(int argc, char **argv) {
     };
     enum { OF_THE_MACHINE = 4 }; /* the last options do not belong to `stowage run` */
     bool as_run = argc > 0 && strcmp(argv[0], "stowage run") == 0;
-    stw_usage usage = {as_run ? "stowage" : "stowage-run",
-                       as_run ? "run" : NULL,
-                       "PLAN",
-                       "Execute the parts of a plan that Stowage performs: load and optimizer "
-                       "steps. Each rank is one process; start several with mpirun, srun or "
-                       "torchrun. The result (stowage.run/1) is written to -o FILE.",
-                       options,
-                       sizeof options / sizeof options[0],
-                       0,
-                       1,
-                       NULL};
+    stw_usage usage = {
+        as_run ? "stowage" : "stowage-run",
+        as_run ? "run" : NULL,
+        "PLAN",
+        "Execute the parts of a plan that Stowage performs: load, optimizer "
+        "steps and weight syncs. Each rank is one process; start several with mpirun, srun or "
+        "torchrun. The result (stowage.run/1) is written to -o FILE.",
+        options,
+        sizeof options / sizeof options[0],
+        0,
+        1,
+        NULL};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, plan, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) {

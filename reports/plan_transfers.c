@@ -189,7 +189,7 @@ static void put_largest(const stw_section *s) {
 }
 
 /* Stowage's own: rooms and rounds, and what comes to the rank that receives most. */
-static void put_own_sync(const stw_section *s) {
+static void put_own_sync(const stw_section *s, const stw_movement *m) {
     const stw_job *job = s->plan->job;
     const stw_sync_plan *sync = NULL;
     if (stw_sync_plan_of(job, &sync, NULL) != STW_STATUS_OK) {
@@ -206,10 +206,12 @@ static void put_own_sync(const stw_section *s) {
     }
     const stw_sync_load *t = &most->total;
     stw_doc_line(s->out, s->format,
-                 "Weight sync (planned, not executed): %" PRIu32 " rounds with %s of at most %s on "
-                 "a GPU; a rank of the rollout takes %s, of which at most %s come from other ranks "
-                 "of its node and %s from other nodes.",
-                 sync->n_rounds, sync->sets > 1 ? "two sets of buffers" : "buffers",
+                 "Weight sync (%s%s): %" PRIu32
+                 " rounds with %s of at most %s on a GPU; a rank of the "
+                 "rollout takes %s, of which at most %s come from other ranks of its node and %s "
+                 "from other nodes.",
+                 m->executable ? "by " : "", stw_plan_movement_by(s->plan, m), sync->n_rounds,
+                 sync->sets > 1 ? "two sets of buffers" : "buffers",
                  stw_word_size(stw_sync_room(&sync->trainer)).text, stw_word_gib(t->placed).text,
                  stw_word_gib(t->near_received).text, stw_word_gib(t->far_received).text);
 }
@@ -217,7 +219,7 @@ static void put_own_sync(const stw_section *s) {
 static void put_sync(const stw_section *s) {
     const stw_program *program = s->plan->programs[s->plan->job->largest];
     const stw_movement *m = stw_program_movement(program, STW_PHASE_WEIGHT_SYNC);
-    if (m != NULL && m->by_stowage) put_own_sync(s);
+    if (m != NULL && m->by_stowage) put_own_sync(s, m);
     if (m == NULL || m->transfer.n_pieces == 0) return;
     const uint64_t gathered = sum(program, STW_PHASE_WEIGHT_SYNC, STW_OP_ALL_GATHER);
     const uint64_t sent = sum(program, STW_PHASE_WEIGHT_SYNC, STW_OP_SEND);

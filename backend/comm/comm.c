@@ -6,6 +6,9 @@
 
 #include "backend/comm/ops.h"
 #include "backend/comm/remind.h"
+#include "core/checked.h"
+
+#define GROUP_PART_ALIGN 256u /* bytes of parts of a broadcast in a group: vectors are aligned */
 
 struct stw_comm {
     const stw_comm_ops *ops;
@@ -14,7 +17,8 @@ struct stw_comm {
     stw_comm_config config;
     bool watched;   /* a collective has succeeded: the others' pages were looked for */
     char about[96]; /* what the next collective is for; "": its kind alone */
-    void *mpi;      /* carries NCCL's unique id, and keeps mpirun content till the end; or NULL */
+    stw_comm_counts counts;
+    void *mpi; /* carries NCCL's unique id, and keeps mpirun content till the end; or NULL */
 };
 
 /* ---- alone ---- */
@@ -51,6 +55,13 @@ static stw_status alone_broadcast(void *state, stw_tier tier, uint64_t offset, u
     (void)err;
     return STW_STATUS_OK;
 }
+static stw_status alone_messages(void *state, stw_tier tier, const stw_comm_message *messages,
+                                 uint32_t n, stw_error *err) {
+    (void)state;
+    (void)tier;
+    if (n == 0) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BUG, "messages", "rank %u is not there", messages[0].peer);
+}
 static stw_status alone_barrier(void *state, stw_error *err) {
     (void)state;
     (void)err;
@@ -72,6 +83,7 @@ static const stw_comm_ops alone_ops = {
     .sum_counters = alone_sum,
     .gather = alone_gather,
     .broadcast = alone_broadcast,
+    .messages = alone_messages,
     .barrier = alone_barrier,
     .wait = alone_wait,
 };
@@ -203,38 +215,135 @@ void stw_comm_about(stw_comm *comm, const char *about) {
     snprintf(comm->about, sizeof comm->about, "%s", about);
 }
 
+stw_comm_counts stw_comm_counted(const stw_comm *comm) { return comm->counts; }
+
+/* A collective of the world. */
+static void begin_all(stw_comm *comm, const char *kind) {
+    comm->counts.collectives++;
+    begin(comm, kind);
+}
+
 stw_status stw_comm_sum_u64(stw_comm *comm, uint64_t *values, uint32_t n, stw_error *err) {
-    begin(comm, "sum");
+    begin_all(comm, "sum");
     return end(comm, comm->ops->sum_u64(comm->state, values, n, err), err);
 }
 
 stw_status stw_comm_sum_counters(stw_comm *comm, uint64_t *counters, uint32_t n, stw_error *err) {
-    begin(comm, "sum of squared gradients");
+    begin_all(comm, "sum of squared gradients");
     return end(comm, comm->ops->sum_counters(comm->state, counters, n, err), err);
 }
 
 stw_status stw_comm_gather(stw_comm *comm, const void *mine, void *out, uint32_t bytes,
                            stw_error *err) {
-    begin(comm, "gather");
+    begin_all(comm, "gather");
     return end(comm, comm->ops->gather(comm->state, mine, out, bytes, err), err);
 }
 
 stw_status stw_comm_exchange(stw_comm *comm, const void *mine, void *out, uint32_t bytes,
                              stw_error *err) {
     if (comm->mpi == NULL) return stw_comm_gather(comm, mine, out, bytes, err);
-    begin(comm, "gather");
+    begin_all(comm, "gather");
     return end(comm, stw_comm_mpi_ops()->gather(comm->mpi, mine, out, bytes, err), err);
 }
 
 stw_status stw_comm_broadcast(stw_comm *comm, stw_tier tier, uint64_t offset, uint64_t bytes,
                               uint32_t root, stw_error *err) {
-    begin(comm, "broadcast");
+    begin_all(comm, "broadcast");
     return end(comm, comm->ops->broadcast(comm->state, tier, offset, bytes, root, err), err);
 }
 
 stw_status stw_comm_barrier(stw_comm *comm, stw_error *err) {
-    begin(comm, "barrier");
+    begin_all(comm, "barrier");
     return end(comm, comm->ops->barrier(comm->state, err), err);
+}
+
+/* ---- messages and groups ---- */
+
+stw_status stw_comm_messages(stw_comm *comm, stw_tier tier, const stw_comm_message *messages,
+                             uint32_t n, stw_error *err) {
+    stw_comm_counts *counts = &comm->counts;
+    for (uint32_t i = 0; i < n; i++) {
+        const stw_comm_message *m = &messages[i];
+        if (m->peer >= comm->ranks.world || m->peer == comm->ranks.rank)
+            return stw_fail(err, STW_STATUS_BUG, "messages", "from rank %u of %u to rank %u",
+                            comm->ranks.rank, comm->ranks.world, m->peer);
+        *(m->sends ? &counts->sent : &counts->received) += 1;
+        *(m->sends ? &counts->sent_bytes : &counts->received_bytes) += m->bytes;
+    }
+    counts->rounds++;
+    begin(comm, "messages");
+    return end(comm, comm->ops->messages(comm->state, tier, messages, n, err), err);
+}
+
+/* One round in a group, of bytes that are cut in a part for each member. */
+typedef struct round_of_group {
+    const stw_comm_group *group;
+    uint64_t offset, bytes, part;
+    uint32_t root; /* member that has all bytes from the beginning; UINT32_MAX: none */
+    bool deals;    /* the root gives each member its part; else members give theirs to all that lack
+                    * it */
+} round_of_group;
+
+static void part_of(const round_of_group *r, uint32_t member, uint64_t *offset, uint64_t *bytes) {
+    const uint64_t first = stw_min_u64(r->bytes, stw_times(member, r->part));
+    *offset = r->offset + first;
+    *bytes = stw_min_u64(r->part, r->bytes - first);
+}
+
+static uint32_t member_of(const stw_comm_group *group, uint32_t rank) {
+    for (uint32_t i = 0; i < group->n; i++)
+        if (group->ranks[i] == rank) return i;
+    return UINT32_MAX;
+}
+
+static stw_status run_round(stw_comm *comm, const round_of_group *r, stw_tier tier,
+                            stw_error *err) {
+    const uint32_t n = r->group->n, me = member_of(r->group, comm->ranks.rank);
+    stw_comm_message *messages = calloc(2 * (size_t)n + 1, sizeof *messages);
+    uint32_t used = 0;
+    if (messages == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "comm", "out of memory");
+    for (uint32_t i = 0; i < 2 * n; i++) {
+        const uint32_t peer = i / 2, from = i % 2 == 0 ? me : peer, to = i % 2 == 0 ? peer : me;
+        stw_comm_message m = {.peer = r->group->ranks[peer], .sends = from == me};
+        if (peer == me || (r->deals ? from != r->root : to == r->root)) continue;
+        part_of(r, r->deals ? to : from, &m.offset, &m.bytes);
+        if (m.bytes > 0) messages[used++] = m;
+    }
+    const stw_status status = stw_comm_messages(comm, tier, messages, used, err);
+    free(messages);
+    return status;
+}
+
+static stw_status check_group(const stw_comm *comm, const stw_comm_group *group, uint32_t root,
+                              stw_error *err) {
+    if (member_of(group, comm->ranks.rank) != UINT32_MAX && member_of(group, root) != UINT32_MAX)
+        return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BUG, "comm", "rank %u or root %u is not in the group",
+                    comm->ranks.rank, root);
+}
+
+stw_status stw_comm_group_broadcast(stw_comm *comm, const stw_comm_group *group, stw_tier tier,
+                                    uint64_t offset, uint64_t bytes, uint32_t root,
+                                    stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    char about[sizeof comm->about];
+    STW_TRY(check_group(comm, group, root, err));
+    const uint64_t part = stw_round_up_u64(stw_div_up_u64(bytes, group->n), GROUP_PART_ALIGN);
+    round_of_group r = {group, offset, bytes, part, member_of(group, root), true};
+    memcpy(about, comm->about, sizeof about);
+    STW_TRY(run_round(comm, &r, tier, err));
+    stw_comm_about(comm, about);
+    r.deals = false;
+    STW_TRY(run_round(comm, &r, tier, err));
+out:
+    return status;
+}
+
+stw_status stw_comm_group_gather(stw_comm *comm, const stw_comm_group *group, stw_tier tier,
+                                 uint64_t offset, uint64_t bytes, stw_error *err) {
+    const round_of_group r = {group, offset, stw_times(bytes, group->n), bytes, UINT32_MAX, false};
+    const stw_status status = check_group(comm, group, comm->ranks.rank, err);
+    return status == STW_STATUS_OK ? run_round(comm, &r, tier, err) : status;
 }
 
 stw_status stw_comm_wait(stw_comm *comm, const char *what, stw_error *err) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication between ranks: who am I, small exact sums and gathers, and broadcasts of load
- * pieces. NCCL over GPUs, MPI (a plugin loaded at run time) over hosts, or alone. Every call is
- * collective: all ranks make the same calls in the same order; the executor compares plans, options
- * and versions before the first data collective. One thread at a time. */
+/* Communication between ranks: who am I, small exact sums and gathers, broadcasts of load pieces,
+ * messages between pairs, and the same in a group of ranks. NCCL over GPUs, MPI (a plugin loaded at
+ * run time) over hosts, or alone. Every call is collective: all ranks make the same calls in the
+ * same order; the executor compares plans, options and versions before the first data collective.
+ * One thread at a time. */
 #ifndef STW_BACKEND_COMM_H
 #define STW_BACKEND_COMM_H
 
@@ -62,6 +63,45 @@ STW_MUST_USE stw_status stw_comm_gather(stw_comm *comm, const void *mine, void *
 STW_MUST_USE stw_status stw_comm_broadcast(stw_comm *comm, stw_tier tier, uint64_t offset,
                                            uint64_t bytes, uint32_t root, stw_error *err);
 STW_MUST_USE stw_status stw_comm_barrier(stw_comm *comm, stw_error *err);
+
+/** Bytes of a tier's arena that go to one other rank, or come from it. */
+typedef struct stw_comm_message {
+    uint32_t peer;
+    bool sends; /* else it comes */
+    uint64_t offset, bytes;
+} stw_comm_message;
+/** Issue messages together, on the comm stream (GPU: asynchronous). All ranks call it, those that
+ * have none with n = 0. Messages of two ranks are in the same order on both, and have equal bytes.
+ * @return BUG for a message to this rank, or of a tier that the transport does not reach */
+STW_MUST_USE stw_status stw_comm_messages(stw_comm *comm, stw_tier tier,
+                                          const stw_comm_message *messages, uint32_t n,
+                                          stw_error *err);
+
+/** Ranks, ascending; the caller's is one of them. */
+typedef struct stw_comm_group {
+    const uint32_t *ranks;
+    uint32_t n;
+} stw_comm_group;
+/** stw_comm_broadcast to the ranks of a group. Every rank calls it for its own group, and no rank
+ * is in two. Two rounds of messages: each member gets a part of the bytes and passes it on.
+ * @param root number of the rank in the world */
+STW_MUST_USE stw_status stw_comm_group_broadcast(stw_comm *comm, const stw_comm_group *group,
+                                                 stw_tier tier, uint64_t offset, uint64_t bytes,
+                                                 uint32_t root, stw_error *err);
+/** All-gather in a group, in place: member i of it has bytes [i * bytes, (i + 1) * bytes) from
+ * `offset` on, and gets the others'. Every rank calls it for its own group. */
+STW_MUST_USE stw_status stw_comm_group_gather(stw_comm *comm, const stw_comm_group *group,
+                                              stw_tier tier, uint64_t offset, uint64_t bytes,
+                                              stw_error *err);
+
+/** What this rank has issued since the communicator was opened. */
+typedef struct stw_comm_counts {
+    uint64_t collectives; /* of the world: sums, gathers, broadcasts, barriers */
+    uint64_t rounds;      /* of messages */
+    uint64_t sent, received;
+    uint64_t sent_bytes, received_bytes; /* of messages */
+} stw_comm_counts;
+stw_comm_counts stw_comm_counted(const stw_comm *comm);
 /** Wait for what was issued, with the deadline of open: past it the communicator is aborted and the
  * error names `what`. */
 STW_MUST_USE stw_status stw_comm_wait(stw_comm *comm, const char *what, stw_error *err);

@@ -21,6 +21,7 @@ typedef struct mpi_state {
     double timeout_s;
     atomic_bool broken; /* set by any thread */
     bool reported;      /* to ranks of other nodes */
+    char late[80];      /* the message that a call waited for when it gave up; or "" */
 } mpi_state;
 
 /* ---- the plugin ---- */
@@ -140,6 +141,7 @@ static stw_status result_status(mpi_state *mpi, stw_mpi_result result, const cha
     stw_watch_describe(mpi->config->watch, missing, sizeof missing);
     report(mpi, missing, sizeof missing, REPORT_S);
     if (missing[0] == '\0') stw_watch_who_gave_up(mpi->config->watch, missing, sizeof missing);
+    append(missing, sizeof missing, mpi->late);
     if (result == STW_MPI_GIVEN_UP)
         return stw_fail(err, STW_STATUS_DEVICE, operation, "another rank has given up (MPI): %s",
                         missing);
@@ -229,23 +231,57 @@ stw_status stw_comm_mpi_share(void *state, void *data, uint32_t bytes, stw_error
                          "broadcast", error, err);
 }
 
+/* @param what for the error of bytes that MPI does not reach */
+static stw_status find_memory(const mpi_state *mpi, stw_tier tier, uint64_t offset, uint64_t bytes,
+                              const char *what, void **out, stw_error *err) {
+    *out = NULL;
+    if (tier == STW_TIER_HOST)
+        *out = mpi->backend->host_address(mpi->config->device, offset, bytes);
+    if (tier == STW_TIER_GPU && !mpi->backend->gpu)
+        *out = mpi->backend->device_address(mpi->config->device, offset, bytes);
+    if (*out != NULL) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BUG, what, "MPI cannot reach %llu bytes of tier %s",
+                    (unsigned long long)bytes, stw_tier_name(tier));
+}
+
 static stw_status mpi_broadcast(void *state, stw_tier tier, uint64_t offset, uint64_t bytes,
                                 uint32_t root, stw_error *err) {
     mpi_state *mpi = state;
     char error[300] = "";
     void *memory = NULL;
     stw_status status = check_alive(mpi, "broadcast", err);
+    if (status == STW_STATUS_OK)
+        status = find_memory(mpi, tier, offset, bytes, "broadcast", &memory, err);
     if (status != STW_STATUS_OK) return status;
-    if (tier == STW_TIER_HOST)
-        memory = mpi->backend->host_address(mpi->config->device, offset, bytes);
-    if (tier == STW_TIER_GPU && !mpi->backend->gpu)
-        memory = mpi->backend->device_address(mpi->config->device, offset, bytes);
-    if (memory == NULL)
-        return stw_fail(err, STW_STATUS_BUG, "broadcast", "MPI cannot reach %llu bytes of tier %s",
-                        (unsigned long long)bytes, stw_tier_name(tier));
     return result_status(
         mpi, mpi->calls->broadcast(memory, bytes, root, mpi->timeout_s, error, sizeof error),
         "broadcast", error, err);
+}
+
+static stw_status mpi_messages(void *state, stw_tier tier, const stw_comm_message *messages,
+                               uint32_t n, stw_error *err) {
+    mpi_state *mpi = state;
+    char error[300] = "";
+    uint32_t late = n;
+    stw_status status = check_alive(mpi, "messages", err);
+    stw_mpi_message *all = calloc((size_t)n + 1, sizeof *all);
+    if (all == NULL) status = stw_fail(err, STW_STATUS_NO_MEMORY, "messages", "out of memory");
+    for (uint32_t i = 0; i < n && status == STW_STATUS_OK; i++) {
+        const stw_comm_message *m = &messages[i];
+        all[i] = (stw_mpi_message){.bytes = m->bytes, .peer = m->peer, .sends = m->sends};
+        status = find_memory(mpi, tier, m->offset, m->bytes, "messages", &all[i].data, err);
+    }
+    if (status == STW_STATUS_OK) {
+        const stw_mpi_result result =
+            mpi->calls->messages(all, n, mpi->timeout_s, &late, error, sizeof error);
+        if (late < n)
+            snprintf(mpi->late, sizeof mpi->late, "%llu bytes %s rank %u have not passed",
+                     (unsigned long long)all[late].bytes, all[late].sends ? "to" : "from",
+                     all[late].peer);
+        status = result_status(mpi, result, "messages", error, err);
+    }
+    free(all);
+    return status;
 }
 
 static stw_status mpi_barrier(void *state, stw_error *err) {
@@ -272,6 +308,7 @@ const stw_comm_ops *stw_comm_mpi_ops(void) {
         .sum_counters = mpi_sum_u64, /* host memory, the only kind that it serves */
         .gather = mpi_gather,
         .broadcast = mpi_broadcast,
+        .messages = mpi_messages,
         .barrier = mpi_barrier,
         .wait = mpi_wait,
     };

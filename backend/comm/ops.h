@@ -41,6 +41,9 @@ typedef struct stw_comm_ops {
                                       stw_error *err);
     STW_MUST_USE stw_status (*broadcast)(void *state, stw_tier tier, uint64_t offset,
                                          uint64_t bytes, uint32_t root, stw_error *err);
+    STW_MUST_USE stw_status (*messages)(void *state, stw_tier tier,
+                                        const stw_comm_message *messages, uint32_t n,
+                                        stw_error *err);
     STW_MUST_USE stw_status (*barrier)(void *state, stw_error *err);
     STW_MUST_USE stw_status (*wait)(void *state, const char *what, stw_error *err);
 } stw_comm_ops;

@@ -187,18 +187,18 @@ out:
 
 /* ---- runs ---- */
 
-static stw_status run_list(stw_box_device *device, uint32_t list, const stw_box_buffers *buffers,
-                           void *stream, stw_error *err) {
+/* @param digest NULL: copy; else in GPU memory, and nothing is written */
+static stw_status start_list(stw_box_device *device, uint32_t list, stw_cuda_boxes boxes,
+                             uint64_t *digest, void *stream, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_box_lists *lists = &device->lists;
     const uint32_t first = lists->first[list], n = lists->first[list + 1] - first;
     const uint32_t slot = (uint32_t)(device->runs % SLOTS);
     const stw_cuda_launch launch = {stream, device->sms};
-    stw_cuda_boxes boxes = {.bases = device->bases,
-                            .n = n,
-                            .tiles = lists->tiles[list],
-                            .buffers = *buffers,
-                            .direct = device->direct};
+    boxes.bases = device->bases;
+    boxes.n = n;
+    boxes.tiles = lists->tiles[list];
+    boxes.direct = device->direct;
     if (n == 0) goto out;
     STW_TRY(use(device, err));
     STW_CUDA_TRY(cudaStreamWaitEvent(launch.stream, device->events[slot], 0),
@@ -212,9 +212,45 @@ static stw_status run_list(stw_box_device *device, uint32_t list, const stw_box_
                      "copying a table to the GPU");
         boxes.copies = copies;
     }
-    STW_CUDA_TRY(stw_cuda_boxes_run(launch, &boxes), "starting copies of boxes");
+    STW_CUDA_TRY(digest != NULL ? stw_cuda_boxes_digest(launch, &boxes, digest)
+                                : stw_cuda_boxes_run(launch, &boxes),
+                 "starting copies of boxes");
     STW_CUDA_TRY(cudaEventRecord(device->events[slot], launch.stream), "recording an event");
     device->runs++;
+out:
+    return status;
+}
+
+static stw_status run_list(stw_box_device *device, uint32_t list, const stw_box_buffers *buffers,
+                           void *stream, stw_error *err) {
+    return start_list(device, list, (stw_cuda_boxes){.buffers = *buffers}, NULL, stream, err);
+}
+
+/* @param launch of a stream on which a sum was made in GPU memory */
+static stw_status fetch_sum(stw_box_device *device, stw_cuda_launch launch, uint64_t *out,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_CUDA_TRY(cudaMemcpyAsync(device->sum, device->bases + device->n_bases, sizeof *device->sum,
+                                 cudaMemcpyDeviceToHost, launch.stream),
+                 "copying a sum");
+    STW_CUDA_TRY(cudaStreamSynchronize(launch.stream), "waiting for a sum");
+    *out = *device->sum;
+out:
+    return status;
+}
+
+static stw_status digest_list(stw_box_device *device, uint32_t list, void *stream, uint64_t *out,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_box_lists *lists = &device->lists;
+    const stw_cuda_launch launch = {stream, device->sms};
+    uint64_t *sum = device->bases + device->n_bases;
+    *out = 0;
+    if (lists->first[list] == lists->first[list + 1]) goto out;
+    STW_TRY(use(device, err));
+    STW_CUDA_TRY(cudaMemsetAsync(sum, 0, sizeof *sum, launch.stream), "zeroing a sum");
+    STW_TRY(start_list(device, list, (stw_cuda_boxes){0}, sum, stream, err));
+    STW_TRY(fetch_sum(device, launch, out, err));
 out:
     return status;
 }
@@ -234,11 +270,7 @@ static stw_status sum_bytes(stw_box_device *device, const void *address, uint64_
     }
     STW_CUDA_TRY(cudaMemsetAsync(sum, 0, sizeof *sum, launch.stream), "zeroing a sum");
     STW_CUDA_TRY(stw_cuda_boxes_sum(launch, about.devicePointer, bytes, sum), "starting a sum");
-    STW_CUDA_TRY(
-        cudaMemcpyAsync(device->sum, sum, sizeof *sum, cudaMemcpyDeviceToHost, launch.stream),
-        "copying a sum");
-    STW_CUDA_TRY(cudaStreamSynchronize(launch.stream), "waiting for a sum");
-    *out = *device->sum;
+    STW_TRY(fetch_sum(device, launch, out, err));
 out:
     return status;
 }
@@ -248,6 +280,7 @@ static const stw_box_ops cuda_ops = {.name = "cuda",
                                      .close = close_device,
                                      .bind = bind_device,
                                      .run = run_list,
-                                     .sum = sum_bytes};
+                                     .sum = sum_bytes,
+                                     .digest = digest_list};
 
 const stw_box_ops *stw_box_cuda_ops(void) { return &cuda_ops; }

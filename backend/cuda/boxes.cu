@@ -245,7 +245,58 @@ __global__ void __launch_bounds__(threads_per_block)
     if (threadIdx.x % 32 == 0) atomicAdd((unsigned long long *)sum, (unsigned long long)mine);
 }
 
+/* ---- digests ---- */
+
+__device__ uint32_t bits_of(const stw_box_copy &c, const char *from) {
+    const uint32_t stored =
+        stw_box_width(c.from_type) == 4 ? *(const uint32_t *)from : *(const uint16_t *)from;
+    if (c.from_type == c.to_type) return stored;
+    const float x = c.from_type == STW_BOX_F32    ? stw_float_from_bits(stored)
+                    : c.from_type == STW_BOX_BF16 ? stw_float_from_bf16((uint16_t)stored)
+                                                  : stw_float_from_f16(stored);
+    return c.to_type == STW_BOX_F32    ? stw_bits_from_float(x)
+           : c.to_type == STW_BOX_BF16 ? stw_bf16_from_float(x)
+                                       : to_f16(x);
+}
+
+__device__ uint64_t digest_tile(const stw_box_copy &c, const stw_box_tile &t, const char *source) {
+    const uint32_t width = stw_box_width(c.to_type);
+    uint64_t sum = 0;
+    for (uint32_t u = threadIdx.x; u < t.rows * t.n; u += threads_per_block) {
+        const uint32_t row = u / t.n, i = t.at + u % t.n;
+        uint64_t from_at, to_at;
+        stw_box_row(&c, t.row + row, &from_at, &to_at);
+        sum += stw_box_digest_element((c.to + to_at + i * c.to_stride[3]) / width,
+                                      bits_of(c, source + c.from + from_at + i * c.from_stride[3]));
+    }
+    return sum;
+}
+
+__global__ void __launch_bounds__(threads_per_block)
+    digest_kernel(const __grid_constant__ stw_cuda_boxes b, uint64_t *digest) {
+    uint64_t mine = 0;
+    uint32_t at = 0;
+    for (uint32_t tile = blockIdx.x; tile < b.tiles; tile += gridDim.x) {
+        at = find_copy(b.copies, at, b.n, tile);
+        const stw_box_copy &c = b.copies[at];
+        mine += digest_tile(c, stw_box_tile_of(&c, tile - c.first_tile),
+                            (const char *)b.bases[c.from_base - STW_BOX_FIRST_BASE]);
+    }
+    for (int distance = 16; distance > 0; distance /= 2)
+        mine += __shfl_down_sync(0xFFFFFFFFu, (unsigned long long)mine, distance);
+    if (threadIdx.x % 32 == 0) atomicAdd((unsigned long long *)digest, (unsigned long long)mine);
+}
+
 } // namespace
+
+cudaError_t stw_cuda_boxes_digest(stw_cuda_launch launch, const stw_cuda_boxes *boxes,
+                                  uint64_t *digest) {
+    if (boxes->tiles == 0) return cudaSuccess;
+    const uint32_t most = launch.sms * (boxes->direct ? direct_blocks_per_sm : blocks_per_sm);
+    const uint32_t blocks = boxes->tiles < most ? boxes->tiles : most;
+    digest_kernel<<<blocks, threads_per_block, 0, launch.stream>>>(*boxes, digest);
+    return cudaGetLastError();
+}
 
 cudaError_t stw_cuda_boxes_run(stw_cuda_launch launch, const stw_cuda_boxes *boxes) {
     if (boxes->tiles == 0) return cudaSuccess;

@@ -21,6 +21,9 @@ typedef struct stw_cuda_boxes {
 
 /** Run a list. */
 cudaError_t stw_cuda_boxes_run(stw_cuda_launch launch, const stw_cuda_boxes *boxes);
+/** Add what stw_box_ops.digest says of a list to *digest, which is GPU memory. */
+cudaError_t stw_cuda_boxes_digest(stw_cuda_launch launch, const stw_cuda_boxes *boxes,
+                                  uint64_t *digest);
 /** Add the sum of stw_box_sum_word over n bytes to *sum, which is GPU memory. */
 cudaError_t stw_cuda_boxes_sum(stw_cuda_launch launch, const void *address, uint64_t bytes,
                                uint64_t *sum);

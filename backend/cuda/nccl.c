@@ -48,7 +48,11 @@ int stw_cuda_nccl_version(void) { return 0; }
     X(last_error, ncclGetLastError)                                                                \
     X(all_reduce, ncclAllReduce)                                                                   \
     X(all_gather, ncclAllGather)                                                                   \
-    X(broadcast, ncclBroadcast)
+    X(broadcast, ncclBroadcast)                                                                    \
+    X(send, ncclSend)                                                                              \
+    X(recv, ncclRecv)                                                                              \
+    X(group_start, ncclGroupStart)                                                                 \
+    X(group_end, ncclGroupEnd)
 
 typedef struct nccl_api {
 #define X(member, function) __typeof__(&function) member;
@@ -559,6 +563,68 @@ out:
     return status;
 }
 
+/* "messages to ranks 1 2, from ranks 1" */
+static void name_messages(nccl *n, const stw_comm_message *messages, uint32_t count) {
+    char peers[2][48] = {"", ""};
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        char *out = peers[messages[i].sends];
+        const size_t used = strlen(out);
+        bytes += messages[i].bytes;
+        if (used + 12 < sizeof peers[0])
+            snprintf(out + used, sizeof peers[0] - used, " %" PRIu32, messages[i].peer);
+    }
+    snprintf(n->what, sizeof n->what, "messages of %" PRIu64 " bytes%s%s%s%s", bytes,
+             peers[1][0] != '\0' ? " to ranks" : "", peers[1],
+             peers[0][0] != '\0' ? " from ranks" : "", peers[0]);
+}
+
+/* One message of a group. Its result is of the queueing alone: the group's end starts all. */
+static ncclResult_t queue_message(const nccl *n, const stw_comm_message *m, unsigned char *memory) {
+    if (m->sends)
+        return STW_NCCL_CALL(
+            n->api.send(memory, m->bytes, ncclUint8, (int)m->peer, n->comm, n->stream));
+    return STW_NCCL_CALL(
+        n->api.recv(memory, m->bytes, ncclUint8, (int)m->peer, n->comm, n->stream));
+}
+
+static ncclResult_t run_messages(nccl *n, const stw_comm_message *messages, uint32_t count,
+                                 unsigned char *arena) {
+    ncclResult_t result = ncclSystemError;
+    pthread_mutex_lock(&n->mutex);
+    if (!n->aborted) {
+        result = STW_NCCL_CALL(n->api.group_start());
+        for (uint32_t i = 0; i < count && (result == ncclSuccess || result == ncclInProgress); i++)
+            result = queue_message(n, &messages[i], arena + messages[i].offset);
+        const ncclResult_t ended = STW_NCCL_CALL(n->api.group_end());
+        if (result == ncclSuccess || result == ncclInProgress) result = ended;
+    }
+    pthread_mutex_unlock(&n->mutex);
+    return result;
+}
+
+static stw_status nccl_messages(void *state, stw_tier tier, const stw_comm_message *messages,
+                                uint32_t count, stw_error *err) {
+    nccl *n = state;
+    stw_status status = STW_STATUS_OK;
+    const stw_comm_config *config = &n->config;
+    unsigned char *arena = NULL;
+    name_messages(n, messages, count);
+    if (count == 0) goto out;
+    for (uint32_t i = 0; i < count; i++)
+        if (tier != STW_TIER_GPU ||
+            config->backend->device_address(config->device, messages[i].offset,
+                                            messages[i].bytes) == NULL)
+            STW_TRY(stw_fail(err, STW_STATUS_BUG, "NCCL", "%s outside the GPU arena", n->what));
+    arena = config->backend->device_address(config->device, 0, 0);
+    STW_TRY(stw_cuda_device_use(config->device, err));
+    n->operations++;
+    STW_TRY(settle(n, run_messages(n, messages, count, arena), err));
+out:
+    if (status != STW_STATUS_OK) abort_comm(n);
+    return status;
+}
+
 static stw_status nccl_wait(void *state, const char *what, stw_error *err) {
     nccl *n = state;
     stw_status status = STW_STATUS_OK;
@@ -581,6 +647,7 @@ static const stw_comm_ops nccl_ops = {
     .sum_counters = nccl_sum_counters,
     .gather = nccl_gather,
     .broadcast = nccl_broadcast,
+    .messages = nccl_messages,
     .barrier = nccl_barrier,
     .wait = nccl_wait,
 };

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backend/executor/run.h"
+#include "backend/executor/run_sync.h"
 #include "core/build.h"
 #include "core/checked.h"
 #include "core/json.h"
@@ -40,6 +40,7 @@ static void write_options(const stw_rank_run *run, stw_json *json) {
     stw_json_bool(json, "--error-if-nonfinite", o->error_if_nonfinite);
     write_other_grad(&o->other_grad, json);
     stw_json_string(json, "--output", o->output != NULL ? o->output : "none");
+    stw_json_string(json, "--sync-to", o->sync_to != NULL ? o->sync_to : "none");
     stw_json_string(json, "--trace", o->trace != NULL ? o->trace : "none");
     stw_json_bool(json, "poison_freed", o->poison_freed);
     stw_json_bool(json, "ceiling", o->after_iteration != NULL); /* measured after every step */
@@ -51,6 +52,8 @@ stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *
     stw_json *json = stw_json_new();
     stw_json_begin_object(json, NULL);
     write_options(run, json);
+    if (run->sync != NULL)
+        stw_json_u64(json, "weight sync", stw_sync_schedule_sum(run->sync->schedule));
     stw_plan_write_terms(run->plan, json);
     /* Programs of different kinds of rank differ, but not in what ranks do together. */
     stw_plan_write_movement_hashes(
@@ -273,7 +276,7 @@ stw_status stw_exec_agree_status(stw_rank_run *run, stw_status so_far, stw_error
     if (world == 1) return so_far;
     stw_error own = take_error(so_far, err);
     stw_error *all = calloc(world, sizeof *all);
-    stw_comm_about(run->comm, "opening");
+    stw_comm_about(run->comm, run->step == 0 ? "opening" : "agreeing on files");
     stw_status status = all == NULL
                             ? stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory")
                             : stw_comm_exchange(run->comm, &own, all, (uint32_t)sizeof own, err);

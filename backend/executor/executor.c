@@ -8,6 +8,8 @@
 #include <stdlib.h>
 
 #include "backend/executor/run.h"
+#include "backend/executor/run_export.h"
+#include "backend/executor/run_sync.h"
 #include "backend/nvme/kept.h"
 #include "backend/nvme/names.h"
 #include "backend/process.h"
@@ -33,19 +35,10 @@ static stw_status check_plan(const stw_plan *plan, const stw_executor_options *o
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_run_spec_parks(&plan->run),
                         "found host, expected none: this version plans and simulates parked state, "
                         "but does not execute it");
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
-        for (uint32_t m = 0; m < plan->programs[k]->n_movements; m++) {
-            const stw_movement *movement = &plan->programs[k]->movements[m];
-            any = any || (movement->by_stowage && movement->executable);
-            /* a step needs neither: they are left out, as other roles' movements are */
-            if (movement->by_stowage && !movement->executable &&
-                movement->phase != STW_PHASE_WEIGHT_SYNC && movement->phase != STW_PHASE_CHECKPOINT)
-                return stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_phase_name(movement->phase),
-                                "this version plans and simulates the movement (load method %s, "
-                                "%u nodes) but does not execute it",
-                                stw_load_name(plan->decisions.load), plan->cluster.nodes);
-        }
-    }
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        for (uint32_t m = 0; m < plan->programs[k]->n_movements; m++)
+            any |= plan->programs[k]->movements[m].by_stowage &&
+                   plan->programs[k]->movements[m].executable;
     if (!any)
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine",
                         "Stowage executes no part of this plan (engine %s); plan with "
@@ -101,6 +94,7 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
     stw_device_config *c = &run->config;
     uint64_t host = stw_plan_host_capacity(run->plan);
     memcpy(c->arena_bytes, run->layout->arena_bytes, sizeof c->arena_bytes);
+    stw_run_export_take_room(run);
     c->capacity_bytes[STW_TIER_GPU] = stw_plan_gpu_capacity(run->plan);
     c->capacity_bytes[STW_TIER_HOST] = host;
     c->capacity_bytes[STW_TIER_NVME] = run->plan->cluster.nvme.capacity_bytes;
@@ -200,7 +194,8 @@ stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule, do
     *seconds = stw_process_now_s() - start;
     STW_TRY(stw_timeline_end(run, err));
     if (reads) STW_TRY(stw_same_compare(run, err));
-    if (schedule->movement->barrier) STW_TRY(stw_exec_agree_state(run, err));
+    if (schedule->movement->barrier && !stw_run_sync_is(run, schedule->movement))
+        STW_TRY(stw_exec_agree_state(run, err));
 out:
     if (status != STW_STATUS_OK && !run->refused) run->failed = true;
     return status;
@@ -218,9 +213,11 @@ static stw_status run_movement(stw_rank_run *run, uint32_t m, stw_error *err) {
     }
     if (updates) STW_TRY(stw_exec_seed_grads(run, run->step, err));
     if (updates) STW_TRY(stw_exec_put_other_grad(run, run->step, err));
+    const stw_comm_counts before = stw_comm_counted(run->comm);
     stw_exec_progress_movement(run, movement);
     STW_TRY(stw_exec_schedule(run, run->schedules[m], &samples->seconds[samples->n++], err));
     if (updates) stw_exec_note_norm(run, &run->norm, &run->factors[run->step - 1]);
+    if (stw_run_sync_is(run, movement)) stw_run_sync_end(run, before);
     STW_TRY(stw_exec_note_phase(run, movement->phase, err));
 out:
     return status;
@@ -263,6 +260,7 @@ static stw_status run_iterations(stw_rank_run *run, stw_error *err) {
         run->factors[i] = 1.0f;
         for (uint32_t m = 0; m < run->program->n_movements; m++)
             if (repeats(&run->program->movements[m], i)) STW_TRY(run_movement(run, m, err));
+        STW_TRY(stw_run_export_step(run, err));
         if (run->options->after_iteration != NULL)
             STW_TRY(run->options->after_iteration(run->options->after_state, run, i, err));
         note_growth(run, i);
@@ -337,6 +335,8 @@ static stw_status prepare(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_exec_check_other_grad(run, err));
     STW_TRY(stw_exec_make_spans(run, err));
     STW_TRY(prepare_movements(run, err));
+    STW_TRY(stw_run_sync_prepare(run, err));
+    STW_TRY(stw_run_export_prepare(run, err));
     STW_TRY(stw_timeline_prepare(run, err));
 out:
     return status;
@@ -370,6 +370,8 @@ static stw_status open_streams(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_threads_new(stw_transfer_readers(run), &run->readers, err));
     STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
     STW_TRY(stw_exec_zero_moments(run, err));
+    STW_TRY(stw_run_sync_open(run, err));
+    STW_TRY(stw_run_export_open(run, err));
 out:
     return status;
 }
@@ -422,6 +424,8 @@ void stw_exec_close(stw_rank_run *run) {
     if (run == NULL) return;
     bool tells = run->ranks.rank == 0;
     stw_streams_free(run->streams);
+    stw_run_sync_close(run);
+    stw_run_export_close(run);
     stw_threads_free(run->readers);
     stw_weights_close(run->weights);
     stw_text_free(&run->sample);
@@ -441,6 +445,8 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
     if (!run->options->no_digest) {
         STW_TRY(stw_exec_digest(run, err));
         STW_TRY(stw_exec_verify(run, err));
+        STW_TRY(stw_run_sync_verify(run, err));
+        STW_TRY(stw_run_export_verify(run, err));
     }
     stw_exec_progress(run, "collecting results", STW_PROGRESS_SECONDS, 0);
     STW_TRY(stw_exec_collect(run, result, err));

@@ -35,6 +35,8 @@ typedef struct stw_executor_options {
     uint64_t seed;
     const char *weights; /* safetensors file, index or folder; NULL: seeded weights */
     const char *nvme_folder;
+    const char *sync_to; /* folder of safetensors to which parameters go after each step; NULL:
+                          * none. Ranks of the first node write it */
     const char *output, *trace; /* files that the caller makes of the result; only compared between
                                  * ranks, of which rank 0 alone has a result. NULL: none */
     bool nvme_in_memory;        /* the folder may be tmpfs */

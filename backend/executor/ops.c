@@ -3,7 +3,9 @@
 #include "backend/executor/run.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "backend/executor/run_sync.h"
 #include "backend/norm.h"
 #include "core/checked.h"
 
@@ -113,6 +115,7 @@ static stw_status copy(stw_rank_run *run, const stw_op *op, stw_error *err) {
 
 /* The plan's bytes of a piece are of the plan's weights; these may be others. */
 static stw_status copy_piece(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    if (op->from_offset_bytes == STW_OFFSET_EXTERNAL) return STW_STATUS_OK;
     return copy_bytes(run, op, stw_transfer_piece_bytes(run, op->unit), err);
 }
 
@@ -130,25 +133,49 @@ static stw_status commit(stw_rank_run *run, const stw_op *op, stw_error *err) {
     return run->backend->commit(run->device, run->step, err);
 }
 
+/* To the ranks of this one's node, from the first of them, or to all from rank op->peer. A
+ * broadcast of the world is the transport's own. */
+static stw_status send_to(stw_rank_run *run, const stw_op *op, uint64_t bytes, stw_error *err) {
+    uint32_t ranks, on_node;
+    stw_job_group_size(run->job, op->group, &ranks, &on_node);
+    if (ranks == run->ranks.world)
+        return stw_comm_broadcast(run->comm, op->to, op->offset_bytes, bytes, op->peer, err);
+    if (op->group != STW_RANK_GROUP_NODE)
+        return stw_fail(err, STW_STATUS_BUG, stw_rank_group_name(op->group),
+                        "a send to %u of %u ranks", ranks, run->ranks.world);
+    uint32_t *list = calloc(ranks, sizeof *list);
+    if (list == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "send", "out of memory");
+    for (uint32_t i = 0; i < ranks; i++) list[i] = run->ranks.rank / ranks * ranks + i;
+    const stw_comm_group group = {list, ranks};
+    const stw_status status =
+        stw_comm_group_broadcast(run->comm, &group, op->to, op->offset_bytes, bytes, list[0], err);
+    free(list);
+    return status;
+}
+
 /* One send may be under way while the next is prepared: its end is awaited with the deadline, so
  * that a rank which does not come is noticed, and named by the tensor. */
 static stw_status send(stw_rank_run *run, const stw_op *op, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint32_t ranks, on_node;
-    stw_job_group_size(run->job, op->group, &ranks, &on_node);
-    if (ranks != run->ranks.world)
-        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_rank_group_name(op->group),
-                        "this executor sends to all %u ranks, the group has %u", run->ranks.world,
-                        ranks);
     if (run->sending) STW_TRY(stw_comm_wait(run->comm, run->sending_what, err));
     snprintf(run->sending_what, sizeof run->sending_what, "broadcast of %.100s",
              op->unit == STW_OP_NONE ? "parameters" : stw_transfer_piece_name(run, op->unit));
     run->sending = true;
     uint64_t bytes = op->unit == STW_OP_NONE ? op->bytes : stw_transfer_piece_bytes(run, op->unit);
     stw_comm_about(run->comm, run->sending_what);
-    STW_TRY(stw_comm_broadcast(run->comm, op->to, op->offset_bytes, bytes, op->peer, err));
+    STW_TRY(send_to(run, op, bytes, err));
 out:
     return status;
+}
+
+static stw_status pack(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    return stw_run_sync_is(run, run->movement) ? stw_run_sync_pack(run, op, err)
+                                               : stw_transfer_pack(run, op, err);
+}
+
+static stw_status place(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    return stw_run_sync_is(run, run->movement) ? stw_run_sync_place(run, op, err)
+                                               : stw_transfer_place(run, op, err);
 }
 
 /* For tests: who reads what was freed finds no number. */
@@ -188,21 +215,14 @@ static stw_status account(stw_rank_run *run, const stw_op *op, stw_error *err) {
 
 /* How each operation of the table is issued; NULL: this executor does not. */
 static stw_status (*const issues[STW_N_OP_KINDS])(stw_rank_run *, const stw_op *, stw_error *) = {
-    [STW_OP_ALLOC] = account,
-    [STW_OP_FREE] = account,
-    [STW_OP_COPY] = copy,
-    [STW_OP_COPY_PIECE] = copy_piece,
-    [STW_OP_NVME_READ] = nvme_read,
-    [STW_OP_NVME_WRITE] = nvme_write,
-    [STW_OP_COMMIT] = commit,
-    [STW_OP_FILE_READ] = stw_transfer_read,
-    [STW_OP_PACK] = stw_transfer_pack,
-    [STW_OP_SEND] = send,
-    [STW_OP_PLACE] = stw_transfer_place,
-    [STW_OP_MASTER] = make_master,
-    [STW_OP_NORM] = norm,
-    [STW_OP_NORM_SUM] = norm_sum,
-    [STW_OP_UPDATE] = update,
+    [STW_OP_ALLOC] = account,       [STW_OP_FREE] = account,
+    [STW_OP_COPY] = copy,           [STW_OP_COPY_PIECE] = copy_piece,
+    [STW_OP_NVME_READ] = nvme_read, [STW_OP_NVME_WRITE] = nvme_write,
+    [STW_OP_COMMIT] = commit,       [STW_OP_FILE_READ] = stw_transfer_read,
+    [STW_OP_PACK] = pack,           [STW_OP_SEND] = send,
+    [STW_OP_PLACE] = place,         [STW_OP_EXCHANGE] = stw_run_sync_exchange,
+    [STW_OP_MASTER] = make_master,  [STW_OP_NORM] = norm,
+    [STW_OP_NORM_SUM] = norm_sum,   [STW_OP_UPDATE] = update,
 };
 
 stw_status stw_exec_issue(stw_rank_run *run, uint32_t index, stw_error *err) {

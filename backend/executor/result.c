@@ -3,7 +3,8 @@
  * and the device hold besides, asked of the system; seconds. Gathered from all ranks into one
  * result. */
 #define _POSIX_C_SOURCE 200809L
-#include "backend/executor/run.h"
+#include "backend/executor/run_export.h"
+#include "backend/executor/run_sync.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +82,7 @@ typedef struct told {
     uint32_t rank, node, kind;
     stw_measured phases[STW_N_PHASES];
     uint64_t checked, mismatched, gpu_growth, host_growth;
+    stw_comm_counts synced; /* in weight syncs */
 } told;
 
 stw_status stw_exec_slowest(stw_rank_run *run, double *values, uint32_t n, stw_error *err) {
@@ -209,6 +211,17 @@ no_memory:
     return stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory");
 }
 
+static void fill_sync(const stw_rank_run *run, const told *all, stw_run_synced *out) {
+    if (run->sync == NULL || run->sync->version == 0) return;
+    out->version = run->sync->version;
+    out->rounds = stw_sync_schedule_rounds(run->sync->schedule);
+    for (uint32_t r = 0; r < run->ranks.world; r++) {
+        out->messages += all[r].synced.sent;
+        out->sent_bytes += all[r].synced.sent_bytes;
+        out->received_bytes += all[r].synced.received_bytes;
+    }
+}
+
 static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_result **out,
                               stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -241,6 +254,8 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
     if (result->digest_of == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory"));
     STW_TRY(fill_times(run, result, err));
+    STW_TRY(stw_run_export_note(run, result, err));
+    fill_sync(run, all, &result->synced);
     memcpy(result->digest, run->digest, sizeof result->digest);
     result->grad_norm = run->norm;
     result->weights_read_bytes = run->weights_read;
@@ -269,6 +284,7 @@ stw_status stw_exec_collect(stw_rank_run *run, stw_run_result **out, stw_error *
     mine->mismatched = run->mismatched;
     mine->gpu_growth = run->gpu_growth;
     mine->host_growth = run->host_growth;
+    if (run->sync != NULL) mine->synced = run->sync->counts;
     memcpy(mine->phases, run->measured, sizeof mine->phases);
     stw_comm_about(run->comm, "collecting results");
     STW_TRY(stw_exec_gather(run, mine, all, sizeof *mine, err));

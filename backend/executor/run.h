@@ -64,9 +64,11 @@ typedef struct stw_rank_run {
     stw_device_config config;
     stw_device *device;
     stw_comm *comm;
-    bool told;            /* options->failed was called */
-    bool agreed;          /* all ranks know why the run ends: none waits for another */
-    stw_threads *readers; /* for reading one piece by several threads */
+    bool told;                        /* options->failed was called */
+    bool agreed;                      /* all ranks know why the run ends: none waits for another */
+    struct stw_run_export *to_folder; /* run_export.h; NULL: no --sync-to */
+    struct stw_run_sync *sync;        /* run_sync.h; NULL: no weight sync is executed */
+    stw_threads *readers;             /* for reading one piece by several threads */
     stw_streams *streams;
     stw_schedule **schedules;      /* [program->n_movements]; NULL: not executed */
     const stw_movement *movement;  /* the one under way */

@@ -18,10 +18,21 @@ typedef struct stw_sync_memories {
     uint32_t n_sources, n_targets;
 } stw_sync_memories;
 
+/** Where a rank's pieces lie that are not in one memory each: parts of its sources, which are apart
+ * and together all of them, and where targets of buckets are collected. */
+typedef struct stw_sync_places {
+    const uint32_t *first_part;    /* [n_tensors + 1] */
+    const stw_sync_piece *parts;   /* by tensor */
+    const stw_sync_piece *targets; /* [n_targets] of the job; looked at for those of the rank. NULL:
+                                    * nothing is collected or digested */
+} stw_sync_places;
+
 typedef struct stw_sync_options {
     const char *backend; /* as stw_backend_select takes it */
     bool gpu_is_given;   /* CUDA: else it is the thread's current device */
     uint32_t gpu;
+    const stw_sync_places *places; /* borrowed until stw_sync_device_open returns; NULL: pieces say
+                                    * where they lie, and nothing is collected or digested */
 } stw_sync_options;
 
 /** @param schedule must outlive the device
@@ -45,6 +56,16 @@ STW_MUST_USE stw_status stw_sync_device_pack(stw_sync_device *device, uint32_t r
 STW_MUST_USE stw_status stw_sync_device_place(stw_sync_device *device, uint32_t round,
                                               const void *receive, void *bucket, void *native,
                                               stw_error *err);
+/** Copy what a round brought into its bucket to the targets of stw_sync_places. */
+STW_MUST_USE stw_status stw_sync_device_collect(stw_sync_device *device, uint32_t round,
+                                                const void *bucket, void *native, stw_error *err);
+/** With stw_sync_places: digests of the rank's own, tensor by tensor. Of a source's elements, cast
+ * as they travel, each as often as targets get it, where no rank of a lower number has it; and of
+ * the elements that were collected. Over all ranks the two sums of a tensor are equal if every
+ * target has what its source has. Blocks.
+ * @param sums [2][n_tensors], added to: of sources, then of targets */
+STW_MUST_USE stw_status stw_sync_device_digest(stw_sync_device *device, void *native,
+                                               uint64_t *sums, stw_error *err);
 /** A sum of bytes that both sides of a message can compare; see backend/boxes.h. */
 STW_MUST_USE stw_status stw_sync_device_sum(stw_sync_device *device, const void *address,
                                             uint64_t bytes, void *native, uint64_t *out,

@@ -3,7 +3,7 @@
  * packed from the regions of the rank that has it, and placed into the regions of every rank that
  * holds some of its elements. Pieces of files keep the dtype in which they are stored until they
  * are placed. */
-#include "backend/executor/run.h"
+#include "backend/executor/run_sync.h"
 
 #include <stdlib.h>
 
@@ -70,6 +70,8 @@ uint64_t stw_transfer_piece_bytes(const stw_rank_run *run, uint32_t index) {
 }
 
 const char *stw_transfer_piece_name(const stw_rank_run *run, uint32_t index) {
+    if (run->movement != NULL && stw_run_sync_is(run, run->movement))
+        return stw_run_sync_tensor(run, index);
     if (run->movement == NULL || index >= transfer_of(run)->n_pieces) return "a piece";
     if (transfer_of(run)->own) return "a piece of this rank's parameters";
     return run->job->model->tensors[transfer_of(run)->pieces[index].tensor].name;

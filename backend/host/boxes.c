@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backend/boxes.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,6 +98,31 @@ static void copy_row(const stw_box_copy *c, unsigned char *to, const unsigned ch
     }
 }
 
+/* The bits that an element has where it is written. */
+static uint32_t bits_of(const stw_box_copy *c, const unsigned char *from) {
+    unsigned char at[4] = {0};
+    uint32_t wide;
+    uint16_t half;
+    if (c->from_type == c->to_type)
+        memcpy(at, from, stw_box_width(c->from_type));
+    else
+        store(at, c->to_type, load(from, c->from_type));
+    memcpy(&half, at, sizeof half);
+    memcpy(&wide, at, sizeof wide);
+    return stw_box_width(c->to_type) == sizeof wide ? wide : half;
+}
+
+/* @param to bytes from the target's beginning */
+static uint64_t digest_row(const stw_box_copy *c, uint64_t to, const unsigned char *from,
+                           uint32_t n) {
+    const uint32_t width = stw_box_width(c->to_type);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += stw_box_digest_element((to + i * c->to_stride[3]) / width,
+                                      bits_of(c, from + i * c->from_stride[3]));
+    return sum;
+}
+
 /* ---- lists ---- */
 
 typedef struct work {
@@ -104,6 +130,8 @@ typedef struct work {
     const stw_box_copy *copies;
     uint32_t n;
     const stw_box_buffers *buffers;
+    bool digests;         /* nothing is written */
+    atomic_ullong digest; /* of what was looked at */
 } work;
 
 static const unsigned char *base_of(const work *w, uint32_t base) {
@@ -131,8 +159,20 @@ static void run_tile(const work *w, const stw_box_copy *c, uint32_t tile) {
     }
 }
 
+static uint64_t digest_tile(const work *w, const stw_box_copy *c, uint32_t tile) {
+    const stw_box_tile t = stw_box_tile_of(c, tile);
+    const unsigned char *from = base_of(w, c->from_base) + c->from + t.at * c->from_stride[3];
+    uint64_t sum = 0;
+    for (uint32_t row = t.row; row < t.row + t.rows; row++) {
+        uint64_t from_at, to_at;
+        stw_box_row(c, row, &from_at, &to_at);
+        sum += digest_row(c, c->to + t.at * c->to_stride[3] + to_at, from + from_at, t.n);
+    }
+    return sum;
+}
+
 static void run_tiles(void *arg, uint64_t first, uint64_t count) {
-    const work *w = arg;
+    work *w = arg;
     uint32_t low = 0, high = w->n; /* the last copy that does not begin after the first tile */
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
@@ -143,7 +183,11 @@ static void run_tiles(void *arg, uint64_t first, uint64_t count) {
     }
     for (uint64_t tile = first; tile < first + count; tile++) {
         while (low + 1 < w->n && w->copies[low + 1].first_tile <= tile) low++;
-        run_tile(w, &w->copies[low], (uint32_t)tile - w->copies[low].first_tile);
+        const uint32_t of_copy = (uint32_t)tile - w->copies[low].first_tile;
+        if (w->digests)
+            (void)atomic_fetch_add(&w->digest, digest_tile(w, &w->copies[low], of_copy));
+        else
+            run_tile(w, &w->copies[low], of_copy);
     }
 }
 
@@ -160,6 +204,23 @@ static stw_status run_list(stw_box_device *device, uint32_t list, const stw_box_
     (void)err;
     if (w.n > 0)
         stw_threads_for(device->threads, device->lists.tiles[list], TILES_AT_ONCE, run_tiles, &w);
+    return STW_STATUS_OK;
+}
+
+static stw_status digest_list(stw_box_device *device, uint32_t list, void *stream, uint64_t *out,
+                              stw_error *err) {
+    const uint32_t first = device->lists.first[list];
+    const stw_box_buffers none = {NULL, NULL, NULL};
+    work w = {.device = device,
+              .copies = device->lists.copies + first,
+              .n = device->lists.first[list + 1] - first,
+              .buffers = &none,
+              .digests = true};
+    (void)stream;
+    (void)err;
+    if (w.n > 0)
+        stw_threads_for(device->threads, device->lists.tiles[list], TILES_AT_ONCE, run_tiles, &w);
+    *out = atomic_load(&w.digest);
     return STW_STATUS_OK;
 }
 
@@ -194,4 +255,5 @@ const stw_box_ops stw_box_host_ops = {.name = "host",
                                       .close = close_device,
                                       .bind = bind_device,
                                       .run = run_list,
-                                      .sum = sum_bytes};
+                                      .sum = sum_bytes,
+                                      .digest = digest_list};

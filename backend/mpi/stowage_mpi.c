@@ -37,9 +37,9 @@ static bool left_broken; /* this rank failed: it does not wait for the others at
 static atomic_bool interrupted;
 static int (*gave_up)(void *state); /* will a peer not come? Or NULL */
 static void *gave_up_state;
-static MPI_Comm reports =
-    MPI_COMM_NULL; /* of ranks that give up; apart from the caller's messages */
-#define REPORT_TAG 1
+static MPI_Comm own = MPI_COMM_NULL; /* apart from the caller's messages */
+#define REPORT_TAG 1                 /* of ranks that give up */
+#define MESSAGE_TAG 2
 
 static double now_s(void) {
     struct timespec t;
@@ -69,8 +69,8 @@ static stw_mpi_result finish(MPI_Request *request, double timeout_s, char *error
         }
         if (gave_up != NULL && gave_up(gave_up_state)) return STW_MPI_GIVEN_UP;
         int told = 0;
-        if (reports != MPI_COMM_NULL)
-            CHECK(MPI_Iprobe(MPI_ANY_SOURCE, REPORT_TAG, reports, &told, MPI_STATUS_IGNORE));
+        if (own != MPI_COMM_NULL)
+            CHECK(MPI_Iprobe(MPI_ANY_SOURCE, REPORT_TAG, own, &told, MPI_STATUS_IGNORE));
         if (told) return STW_MPI_GIVEN_UP;
         nap(50000);
     }
@@ -139,14 +139,14 @@ static stw_mpi_result join(uint32_t *rank, uint32_t *world, double timeout_s,
     CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size));
     gave_up = asked;
     gave_up_state = state;
-    if (reports == MPI_COMM_NULL && size > 1) {
+    if (own == MPI_COMM_NULL && size > 1) {
         MPI_Request request;
         MPI_Comm made = MPI_COMM_NULL;
         CHECK(MPI_Comm_idup(MPI_COMM_WORLD, &made, &request));
         stw_mpi_result joined = finish(&request, timeout_s, error, error_size);
         if (joined != STW_MPI_OK) return joined;
-        reports = made;
-        CHECK(MPI_Comm_set_errhandler(reports, MPI_ERRORS_RETURN));
+        own = made;
+        CHECK(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN));
     }
     *rank = (uint32_t)my_rank;
     *world = (uint32_t)size;
@@ -194,29 +194,74 @@ static stw_mpi_result barrier(double timeout_s, char *error, size_t error_size) 
     return finish(&request, timeout_s, error, error_size);
 }
 
+/* The requests of one message, in parts that MPI can count. @return how many */
+static uint64_t parts_of(const stw_mpi_message *m) {
+    return m->bytes / PART_BYTES + (m->bytes % PART_BYTES > 0);
+}
+
+static int begin_part(const stw_mpi_message *m, uint64_t part, MPI_Request *request) {
+    char *data = (char *)m->data + part * PART_BYTES;
+    const uint64_t left = m->bytes - part * PART_BYTES;
+    const int n = (int)(left < PART_BYTES ? left : PART_BYTES);
+    if (m->sends) return MPI_Isend(data, n, MPI_BYTE, (int)m->peer, MESSAGE_TAG, own, request);
+    return MPI_Irecv(data, n, MPI_BYTE, (int)m->peer, MESSAGE_TAG, own, request);
+}
+
+static stw_mpi_result run_messages(const stw_mpi_message *all, MPI_Request *requests, uint32_t n,
+                                   double timeout_s, uint32_t *waits_for, char *error,
+                                   size_t error_size) {
+    const double start = now_s();
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint64_t part = 0; part < parts_of(&all[i]); part++)
+            CHECK(begin_part(&all[i], part, &requests[used++]));
+    used = 0;
+    for (*waits_for = 0; *waits_for < n; ++*waits_for)
+        for (uint64_t part = 0; part < parts_of(&all[*waits_for]); part++) {
+            const double left_s = timeout_s - (now_s() - start);
+            const stw_mpi_result result = finish(&requests[used++], left_s, error, error_size);
+            if (result != STW_MPI_OK) return result;
+        }
+    return STW_MPI_OK;
+}
+
+static stw_mpi_result messages(const stw_mpi_message *all, uint32_t n, double timeout_s,
+                               uint32_t *waits_for, char *error, size_t error_size) {
+    uint64_t parts = 1;
+    for (uint32_t i = 0; i < n; i++) parts += parts_of(&all[i]);
+    MPI_Request *requests = calloc(parts, sizeof *requests);
+    *waits_for = n;
+    if (requests == NULL) {
+        if (error != NULL) snprintf(error, error_size, "out of memory");
+        return STW_MPI_FAILED;
+    }
+    const stw_mpi_result result =
+        run_messages(all, requests, n, timeout_s, waits_for, error, error_size);
+    free(requests);
+    return result;
+}
+
 /* What is sent lives until the process ends: a peer that is stopped may never take it. */
 static void report(const char *mine, char *all, unsigned char *heard, double wait_s) {
     static char sent[STW_MPI_REPORT_BYTES];
     int world = 0, rank = 0, missing;
-    if (reports == MPI_COMM_NULL || MPI_Comm_size(reports, &world) != MPI_SUCCESS ||
-        MPI_Comm_rank(reports, &rank) != MPI_SUCCESS)
+    if (own == MPI_COMM_NULL || MPI_Comm_size(own, &world) != MPI_SUCCESS ||
+        MPI_Comm_rank(own, &rank) != MPI_SUCCESS)
         return;
     missing = world - 1;
     memcpy(sent, mine, sizeof sent);
     for (int r = 0; r < world; r++) {
         MPI_Request request;
-        if (r != rank)
-            (void)MPI_Isend(sent, sizeof sent, MPI_BYTE, r, REPORT_TAG, reports, &request);
+        if (r != rank) (void)MPI_Isend(sent, sizeof sent, MPI_BYTE, r, REPORT_TAG, own, &request);
     }
     for (double end = now_s() + wait_s; missing > 0 && now_s() < end; nap(1000000)) {
         int there = 1;
         MPI_Status from;
         while (there) {
-            if (MPI_Iprobe(MPI_ANY_SOURCE, REPORT_TAG, reports, &there, &from) != MPI_SUCCESS)
-                return;
+            if (MPI_Iprobe(MPI_ANY_SOURCE, REPORT_TAG, own, &there, &from) != MPI_SUCCESS) return;
             if (!there) break;
             char *to = all + (size_t)from.MPI_SOURCE * STW_MPI_REPORT_BYTES;
-            if (MPI_Recv(to, STW_MPI_REPORT_BYTES, MPI_BYTE, from.MPI_SOURCE, REPORT_TAG, reports,
+            if (MPI_Recv(to, STW_MPI_REPORT_BYTES, MPI_BYTE, from.MPI_SOURCE, REPORT_TAG, own,
                          MPI_STATUS_IGNORE) != MPI_SUCCESS)
                 return;
             missing -= !heard[from.MPI_SOURCE];
@@ -238,6 +283,7 @@ const stw_mpi_calls *stowage_mpi_calls(void) {
         .sum_u64 = sum_u64,
         .gather = gather,
         .broadcast = broadcast,
+        .messages = messages,
         .interrupt = interrupt,
         .barrier = barrier,
         .report = report,

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define STW_MPI_PLUGIN_VERSION 2u
+#define STW_MPI_PLUGIN_VERSION 3u
 #define STW_MPI_REPORT_BYTES 512u
 #define STW_MPI_PLUGIN_SYMBOL "stowage_mpi_calls"
 
@@ -18,6 +18,13 @@ typedef enum stw_mpi_result {
     STW_MPI_TIMED_OUT, /* the peers did not come; no further call but report and leave(1) */
     STW_MPI_GIVEN_UP   /* the same, because a peer has given up */
 } stw_mpi_result;
+
+typedef struct stw_mpi_message {
+    void *data;
+    uint64_t bytes;
+    uint32_t peer;
+    int sends; /* else it comes */
+} stw_mpi_message;
 
 typedef struct stw_mpi_calls {
     uint32_t version; /* STW_MPI_PLUGIN_VERSION; the first member for ever */
@@ -37,6 +44,10 @@ typedef struct stw_mpi_calls {
                              char *error, size_t error_size);
     stw_mpi_result (*broadcast)(void *data, uint64_t bytes, uint32_t root, double timeout_s,
                                 char *error, size_t error_size);
+    /** Messages of two ranks are in the same order on both. @param waits_for receives the first
+     * message that was not done when the time was over; n: none */
+    stw_mpi_result (*messages)(const stw_mpi_message *messages, uint32_t n, double timeout_s,
+                               uint32_t *waits_for, char *error, size_t error_size);
     /** Any thread: a call that waits returns at once, as timed out; so do all later ones. */
     void (*interrupt)(void);
     stw_mpi_result (*barrier)(double timeout_s, char *error, size_t error_size);

@@ -5,9 +5,10 @@
 #include "plan/engines/sync_plan.h"
 #include "plan/engines/weight_sync.h"
 
-/* One set of buffers, and the last operation that reads or writes each. */
+/* One set of buffers, and the last operation that reads or writes it. Offsets are those of the rank
+ * that stands for its kind; others have the same set and cut it as their buffers are. */
 typedef struct buffers {
-    stw_extent send, receive, bucket;
+    uint64_t send, receive, bucket;
     uint32_t packed, exchanged, placed;
 } buffers;
 
@@ -15,7 +16,10 @@ typedef struct piece_sync {
     stw_builder *b;
     const stw_sync_plan *plan;
     const stw_sync_kind *kind;
+    stw_extent room; /* of both sets */
     buffers sets[2];
+    uint32_t exchanged; /* the last one */
+    bool executed;
     stw_rank_group group;
     double on_host; /* share of this rank's parameters */
 } piece_sync;
@@ -35,8 +39,7 @@ static double share_on_host(const stw_builder *b) {
 }
 
 /* What lies on the host is read from there by the kernel that packs or places it. */
-static uint32_t read_host(piece_sync *s, uint64_t bytes, uint32_t unit, uint64_t to,
-                          uint32_t after) {
+static uint32_t read_host(piece_sync *s, uint64_t bytes, uint32_t unit, uint32_t after) {
     const uint64_t n = stw_scaled(bytes / s->plan->element, s->on_host);
     if (n == 0) return STW_OP_NONE;
     const uint64_t up = stw_times(n, stw_job_element_bytes(s->b->job, STW_COMPONENT_PARAMS));
@@ -44,8 +47,8 @@ static uint32_t read_host(piece_sync *s, uint64_t bytes, uint32_t unit, uint64_t
                                            .stream = STW_STREAM_H2D,
                                            .component = STW_COMPONENT_PARAMS,
                                            .unit = unit,
-                                           .from = {STW_TIER_HOST, 0},
-                                           .to = {STW_TIER_GPU, to},
+                                           .from = {STW_TIER_HOST, STW_OFFSET_EXTERNAL},
+                                           .to = {STW_TIER_GPU, STW_OFFSET_EXTERNAL},
                                            .bytes = up,
                                            .after = {after, STW_OP_NONE}});
 }
@@ -63,11 +66,11 @@ static void pack(piece_sync *s, uint32_t round) {
     buffers *set = &s->sets[round % s->plan->sets];
     stw_op op = staged(STW_OP_PACK, STW_STREAM_COMPUTE, round);
     set->packed = STW_OP_NONE;
-    if (bytes == 0) return;
-    op.from_offset_bytes = op.offset_bytes = set->send.offset;
+    if (!s->kind->packs[round]) return;
+    op.from_offset_bytes = op.offset_bytes = set->send;
     op.bytes = bytes;
     op.params = bytes / s->plan->element;
-    op.after[0] = read_host(s, bytes, round, set->send.offset, set->send.alloc);
+    op.after[0] = read_host(s, bytes, round, s->room.alloc);
     op.after[1] = set->placed != STW_OP_NONE ? set->placed : set->exchanged;
     set->packed = stw_append(s->b, op);
 }
@@ -80,55 +83,47 @@ static void exchange(piece_sync *s, uint32_t round) {
     stw_op op = staged(STW_OP_EXCHANGE, STW_STREAM_COMM, round);
     if (busiest->near_bytes == 0 && busiest->far_bytes == 0) return;
     op.group = s->group;
-    op.from_offset_bytes = set->send.offset;
-    op.offset_bytes = set->receive.offset;
+    op.from_offset_bytes = set->send;
+    op.offset_bytes = set->receive;
     op.bytes = load->near_received + load->far_received;
     op.near_bytes = busiest->near_bytes;
     op.far_bytes = busiest->far_bytes;
     op.far_messages = busiest->far_messages;
-    op.after[0] = set->packed != STW_OP_NONE ? set->packed : set->receive.alloc;
+    op.after[0] = set->packed != STW_OP_NONE ? set->packed : s->room.alloc;
     op.after[1] = set->placed;
-    set->exchanged = stw_append(s->b, op);
+    s->exchanged = set->exchanged = stw_append(s->b, op);
 }
 
 /* From the receive buffer, from what was packed and from the rank's other parameters into the
- * bucket; the rollout's process copies it to its weights. */
+ * bucket, and from there to the rollout's weights: its process copies, or the run that executes the
+ * plan in its place. */
 static void place(piece_sync *s, uint32_t round) {
     const stw_sync_load *load = &s->kind->rounds[round];
     buffers *set = &s->sets[round % s->plan->sets];
     stw_op op = staged(STW_OP_PLACE, STW_STREAM_COMPUTE, round);
-    if (load->placed == 0) return;
-    op.from_offset_bytes = set->receive.offset;
-    op.offset_bytes = set->bucket.offset;
+    if (!s->kind->places[round]) return;
+    op.from_offset_bytes = set->receive;
+    op.offset_bytes = set->bucket;
     op.bytes = load->placed;
     op.params = load->placed / s->plan->element;
     op.after[0] = set->exchanged;
-    op.after[1] =
-        read_host(s, load->own - load->own_sent, round, set->bucket.offset, set->bucket.alloc);
+    op.after[1] = read_host(s, load->own - load->own_sent, round, s->room.alloc);
     op.after[0] = stw_append(s->b, op);
     op.after[1] = STW_OP_NONE;
-    op.from_offset_bytes = op.offset_bytes = set->bucket.offset;
+    op.component = STW_COMPONENT_ROLLOUT_WEIGHTS;
+    op.from_offset_bytes = op.offset_bytes = set->bucket;
+    if (s->executed) op.offset_bytes = s->b->layout->rollout_offset_bytes;
     set->placed = stw_append(s->b, op);
 }
 
 static void make_buffers(piece_sync *s) {
+    const uint64_t room = stw_sync_room(&s->plan->trainer);
+    s->room = stw_alloc(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_times(s->plan->sets, room));
     for (uint32_t i = 0; i < s->plan->sets; i++) {
         buffers *set = &s->sets[i];
-        set->send = stw_alloc(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, s->plan->trainer.send_room);
-        set->receive =
-            stw_alloc(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, s->plan->trainer.receive_room);
-        set->bucket =
-            stw_alloc(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, s->plan->trainer.bucket_room);
-    }
-}
-
-static void free_buffers(piece_sync *s) {
-    for (uint32_t i = 0; i < s->plan->sets; i++) {
-        const buffers *set = &s->sets[i];
-        stw_free_after(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, set->send,
-                       set->placed != STW_OP_NONE ? set->placed : set->exchanged);
-        stw_free_after(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, set->receive, set->exchanged);
-        stw_free_after(s->b, STW_COMPONENT_STAGE, STW_TIER_GPU, set->bucket, set->placed);
+        set->send = stw_plus(s->room.offset, stw_times(i, room));
+        set->receive = stw_plus(set->send, s->kind->total.send_room);
+        set->bucket = stw_plus(set->receive, s->kind->total.receive_room);
     }
 }
 
@@ -143,10 +138,14 @@ static void add_rounds(piece_sync *s) {
 }
 
 void stw_build_piece_sync(stw_builder *b) {
-    const buffers none = {STW_NO_EXTENT, STW_NO_EXTENT, STW_NO_EXTENT,
-                          STW_OP_NONE,   STW_OP_NONE,   STW_OP_NONE};
+    const buffers none = {0, 0, 0, STW_OP_NONE, STW_OP_NONE, STW_OP_NONE};
     const stw_role *role = stw_synced_role(b->job);
-    piece_sync s = {.b = b, .sets = {none, none}, .group = STW_RANK_GROUP_WORLD};
+    piece_sync s = {.b = b,
+                    .room = STW_NO_EXTENT,
+                    .sets = {none, none},
+                    .exchanged = STW_OP_NONE,
+                    .executed = stw_sync_is_executed(b->job),
+                    .group = STW_RANK_GROUP_WORLD};
     if (role == NULL || b->status != STW_STATUS_OK) return;
     b->status = stw_sync_plan_of(b->job, &s.plan, b->err);
     if (b->status != STW_STATUS_OK) return;
@@ -156,9 +155,12 @@ void stw_build_piece_sync(stw_builder *b) {
     s.on_host = share_on_host(b);
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_WEIGHT_SYNC,
                                          .repeat = STW_REPEAT_EVERY_ITERATION,
+                                         .threading = STW_THREADING_PER_STREAM,
+                                         .barrier = s.executed,
+                                         .executable = s.executed,
                                          .by_stowage = true});
     make_buffers(&s);
     if (!b->skipping) add_rounds(&s);
-    free_buffers(&s);
+    stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.room, s.exchanged);
     stw_end_movement(b);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/engines/sync_plan.h"
 
+#include <stdlib.h>
+
 #include "core/checked.h"
 #include "core/units.h"
 #include "plan/engines/partition.h"
@@ -170,9 +172,34 @@ static void take_sums(void *state, const stw_sync_load *loads) {
 
 static void take_rounds(void *state, const stw_sync_load *loads) {
     reading *r = state;
-    for (uint32_t k = 0; k < r->job->n_kinds; k++)
-        r->plan->kinds[k].rounds[r->round] = loads[r->plan->kinds[k].rank];
+    for (uint32_t k = 0; k < r->job->n_kinds; k++) {
+        const stw_rank_kind *kind = &r->job->kinds[k];
+        stw_sync_kind *out = &r->plan->kinds[k];
+        out->rounds[r->round] = loads[out->rank];
+        for (uint32_t i = 0; i < kind->n_ranks; i++) {
+            out->packs[r->round] |= loads[kind->ranks[i]].packed > 0;
+            out->places[r->round] |= loads[kind->ranks[i]].placed > 0;
+        }
+    }
     r->round++;
+}
+
+/* What ranks of each kind hold once the sync is done. */
+static stw_status add_weights(const stw_job *job, const stw_sync_job *sync, stw_sync_plan *plan,
+                              stw_error *err) {
+    uint64_t *of_rank = calloc(job->ranks, sizeof *of_rank);
+    if (of_rank == NULL) return no_memory(err);
+    for (uint32_t i = 0; i < sync->n_targets; i++) {
+        const stw_sync_piece *p = &sync->targets[i];
+        const uint64_t bytes = stw_times(stw_box_volume(&p->box), stw_sync_width(p->dtype));
+        of_rank[p->rank] = stw_plus(of_rank[p->rank], stw_sync_aligned(bytes));
+    }
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        for (uint32_t i = 0; i < job->kinds[k].n_ranks; i++)
+            plan->kinds[k].weights =
+                stw_max_u64(plan->kinds[k].weights, of_rank[job->kinds[k].ranks[i]]);
+    free(of_rank);
+    return STW_STATUS_OK;
 }
 
 static bool is_more(const stw_sync_load *a, const stw_sync_load *b) {
@@ -205,7 +232,11 @@ static stw_status make_arrays(const stw_job *job, stw_pool *pool, stw_sync_plan 
     for (uint32_t k = 0; k < job->n_kinds; k++) {
         plan->kinds[k].rounds =
             stw_pool_array(pool, (size_t)plan->n_rounds + 1, sizeof *plan->kinds[k].rounds);
-        if (plan->kinds[k].rounds == NULL) return no_memory(err);
+        plan->kinds[k].packs = stw_pool_array(pool, (size_t)plan->n_rounds + 1, sizeof(bool));
+        plan->kinds[k].places = stw_pool_array(pool, (size_t)plan->n_rounds + 1, sizeof(bool));
+        if (plan->kinds[k].rounds == NULL || plan->kinds[k].packs == NULL ||
+            plan->kinds[k].places == NULL)
+            return no_memory(err);
     }
     return STW_STATUS_OK;
 }
@@ -224,6 +255,7 @@ static stw_status read_schedule(const stw_job *job, const stw_sync_schedule *sch
     choose_ranks(&r);
     r.round = 0;
     STW_TRY(stw_sync_traffic(schedule, job->ranks_per_node, take_rounds, &r, err));
+    STW_TRY(add_weights(job, stw_sync_schedule_job(schedule), r.plan, err));
     *out = r.plan;
 out:
     return status;
@@ -266,5 +298,24 @@ stw_status stw_sync_plan_of(const stw_job *job, const stw_sync_plan **out, stw_e
 out:
     pthread_mutex_unlock(&once->mutex);
     stw_pool_free(pool);
+    return status;
+}
+
+bool stw_sync_is_executed(const stw_job *job) {
+    const stw_role *role = stw_synced_role(job);
+    return role != NULL && stw_dtype_bits(role->dtype) >= 16 &&
+           stw_run_spec_parks(job->run) == NULL && !stw_role_is_alone(job->roles, role_number(job));
+}
+
+stw_status stw_sync_gpu_room(const stw_job *job, uint32_t kind, uint64_t *buffers,
+                             uint64_t *weights, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_sync_plan *plan = NULL;
+    *buffers = *weights = 0;
+    if (!stw_sync_is_executed(job)) goto out;
+    STW_TRY(stw_sync_plan_of(job, &plan, err));
+    *buffers = stw_times(plan->sets, stw_sync_room(&plan->trainer));
+    *weights = plan->kinds[kind].weights;
+out:
     return status;
 }

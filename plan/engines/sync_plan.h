@@ -15,6 +15,8 @@ typedef struct stw_sync_kind {
     uint32_t rank;
     stw_sync_load total;   /* of the rank: sums of all rounds, and the most of rooms */
     stw_sync_load *rounds; /* [n_rounds] of the rank */
+    bool *packs, *places;  /* [n_rounds]: does a rank of the kind? */
+    uint64_t weights;      /* bytes of the targets of a rank of the kind, each aligned; the most */
 } stw_sync_kind;
 
 /** The busiest rank of a round. */
@@ -37,6 +39,13 @@ typedef struct stw_sync_plan {
  * without a meaning. BAD_INPUT for a bucket that is too small. The job must have a rollout role. */
 STW_MUST_USE stw_status stw_sync_job_of(const stw_job *job, stw_pool *pool, stw_sync_job *out,
                                         stw_error *err);
+/** Does Stowage execute the sync? To a rollout on the trainer's nodes, in 16 bits or more: other
+ * nodes' ranks are not of a run, and engines quantize what they load. */
+bool stw_sync_is_executed(const stw_job *job);
+/** Bytes of GPU memory of a kind of rank above its regions: buffers, and then what the rollout on
+ * its GPU holds. 0 unless the sync is executed. */
+STW_MUST_USE stw_status stw_sync_gpu_room(const stw_job *job, uint32_t kind, uint64_t *buffers,
+                                          uint64_t *weights, stw_error *err);
 /** Made by the first call for a job. @param out belongs to the job */
 STW_MUST_USE stw_status stw_sync_plan_of(const stw_job *job, const stw_sync_plan **out,
                                          stw_error *err);

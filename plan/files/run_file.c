@@ -12,6 +12,7 @@
 #include "plan/files/file_parts.h"
 #include "plan/files/plan_terms.h"
 #include "plan/files/run_check.h"
+#include "plan/files/run_synced.h"
 
 static const char *const digest_names[STW_N_DIGESTS] = {"params", "exp_avg", "exp_avg_sq",
                                                         "master"};
@@ -256,6 +257,7 @@ stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out, s
     stw_json_end(json);
     write_times(result, json);
     write_verify(result, json);
+    stw_run_synced_write(&result->synced, json);
     write_ranks(result, json);
     write_nodes(result, json);
     stw_status termed = stw_terms_write(result->plan_terms, "plan", json, err);
@@ -733,6 +735,7 @@ static stw_status read_all(reader *r, stw_error *err) {
     STW_TRY(read_nodes(r, err));
     STW_TRY(read_times(r, err));
     STW_TRY(read_verify(r, err));
+    STW_TRY(stw_run_synced_read(r->tree, root, r->result->pool, &r->result->synced, err));
     if (!has_peaks(result))
         return stw_part_fail(r->tree, root, err,
                              "no bytes are measured in it: found none in peaks, ranks or nodes");

@@ -91,6 +91,16 @@ typedef struct stw_run_movement {
 
 #define STW_N_DIGESTS 4
 
+/** The weight sync that was executed, and the folder of --sync-to. Messages and bytes are of all
+ * ranks and of all syncs of the run. */
+typedef struct stw_run_synced {
+    uint64_t version; /* the step whose weights arrived last; 0: no sync was executed */
+    uint64_t rounds, messages, sent_bytes, received_bytes;
+    const char *folder; /* NULL: none */
+    uint64_t folder_version, folder_bytes;
+    double folder_s; /* median, of rank 0 */
+} stw_run_synced;
+
 typedef struct stw_run_result {
     stw_pool *pool;
     const char *file;             /* that it was read from, for errors; NULL: none */
@@ -141,6 +151,7 @@ typedef struct stw_run_result {
     uint64_t nonfinite_steps, first_nonfinite_step; /* whose norm was not finite; 0: none */
     /* What all ranks read of weights files, and what of it was compared with what another rank
      * read; 0: no files, or one rank. */
+    stw_run_synced synced;
     uint64_t weights_read_bytes, weights_compared_bytes;
 } stw_run_result;
 

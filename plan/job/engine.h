@@ -216,6 +216,11 @@ typedef struct stw_engine {
     STW_MUST_USE stw_status (*more_regions)(const struct stw_job *job, struct stw_layout *layout,
                                             stw_error *err);
 
+    /** GPU memory above the regions that an executed weight sync needs: its buffers, and behind
+     * them what it fills. NULL: none. */
+    STW_MUST_USE stw_status (*sync_room)(const struct stw_job *job, uint32_t kind,
+                                         uint64_t *buffers, uint64_t *weights, stw_error *err);
+
     /* ---- time ---- */
     /** What the framework's code takes on the CPU of one rank for `params` elements: an update, or
      * the norm and the scaling of gradients. NULL: Stowage's own kernels at the cluster's rates.

@@ -164,6 +164,7 @@ static bool held(const checker *c, stw_tier tier, uint64_t offset, uint64_t byte
 static stw_status check_move(checker *c, stw_error *err) {
     const stw_op *op = c->op;
     if (op->kind == STW_OP_NVME_WRITE) c->uncommitted = true;
+    if (op->from_offset_bytes == STW_OFFSET_EXTERNAL) return STW_STATUS_OK;
     if (held(c, op->from, op->from_offset_bytes, op->bytes) &&
         held(c, op->to, op->offset_bytes, op->bytes))
         return STW_STATUS_OK;
@@ -176,8 +177,8 @@ static uint32_t units(const checker *c) {
     switch (stw_op_row_of(c->op->kind)->unit) {
     case STW_OP_UNIT_BUCKET:
         return c->layout->n_buckets;
-    case STW_OP_UNIT_PIECE:
-        return c->movement->transfer.n_pieces;
+    case STW_OP_UNIT_PIECE: /* without a transfer they count rounds */
+        return c->movement->transfer.used ? c->movement->transfer.n_pieces : UINT32_MAX;
     case STW_OP_UNIT_REGION:
         return c->layout->n_regions;
     case STW_OP_UNIT_BLOCK:

@@ -278,6 +278,17 @@ static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_
     }
 }
 
+/* Neither rings nor load staging are live while weights are synced. */
+static stw_status place_sync(const stw_job *job, stw_layout *layout, stw_error *err) {
+    uint64_t buffers = 0, weights = 0, *arena = &layout->arena_bytes[STW_TIER_GPU];
+    if (job->engine->sync_room == NULL) return STW_STATUS_OK;
+    const stw_status status = job->engine->sync_room(job, layout->kind, &buffers, &weights, err);
+    layout->rollout_offset_bytes = stw_round_up_u64(
+        stw_plus(layout->persistent_bytes[STW_TIER_GPU], buffers), STW_ALIGN_BYTES);
+    if (buffers > 0) *arena = stw_max_u64(*arena, stw_plus(layout->rollout_offset_bytes, weights));
+    return status;
+}
+
 static stw_status hash_layout(const stw_job *job, stw_layout *layout, stw_error *err) {
     stw_text text = STW_TEXT_INIT;
     stw_text_printf(&text, "v%d %s %u", STW_LAYOUT_VERSION, job->model->digest, layout->kind);
@@ -319,6 +330,7 @@ stw_status stw_layout_new(const stw_job *job, const stw_decisions *decisions, ui
     STW_TRY(place_regions(job, decisions, layout, err));
     STW_TRY(cut_buckets(job, decisions, layout, err));
     place_rings(job, decisions, layout);
+    STW_TRY(place_sync(job, layout, err));
     order_buckets(job, decisions, layout);
     STW_TRY(hash_layout(job, layout, err));
 out:

@@ -46,13 +46,14 @@ typedef struct stw_layout {
     uint32_t n_regions, n_buckets;
     size_t region_room;
     stw_region *regions;
-    stw_bucket *buckets;         /* in flat order; none where the engine prefetches by group */
-    uint32_t *order;             /* [n_buckets] the order in which a step handles them */
-    stw_ring rings[STW_N_RINGS]; /* lie above the regions: transient, step only */
-    uint64_t comm_offset_bytes;  /* scratch of small collectives on the GPU (world > 1) */
+    stw_bucket *buckets;           /* in flat order; none where the engine prefetches by group */
+    uint32_t *order;               /* [n_buckets] the order in which a step handles them */
+    stw_ring rings[STW_N_RINGS];   /* lie above the regions: transient, step only */
+    uint64_t rollout_offset_bytes; /* on the GPU: what a weight sync that is executed fills */
+    uint64_t comm_offset_bytes;    /* scratch of small collectives on the GPU (world > 1) */
     uint64_t persistent_bytes[STW_N_TIERS]; /* end of the regions; NVMe: of one copy */
     uint64_t arena_bytes[STW_N_TIERS]; /* what the executed movements need: regions, rings, load
-                                          staging; NVMe: all copies */
+                                          staging, weight sync; NVMe: all copies */
     char hash[17];                     /* of everything above (hex, XXH3-64) */
 } stw_layout;
 

@@ -34,5 +34,7 @@ uint64_t stw_op_hash(uint64_t hash, const stw_op *op) {
     hash = mix(hash, op->peer);
     hash = mix(hash, op->unit);
     hash = mix(hash, op->once_in);
+    if (op->kind == STW_OP_EXCHANGE) /* its bytes are those of a kind of rank */
+        return mix(mix(hash, op->near_bytes), op->far_bytes);
     return mix(hash, op->bytes);
 }

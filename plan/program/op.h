@@ -88,7 +88,8 @@ typedef enum stw_op_ranks {
 } stw_op_ranks;
 
 #define STW_OP_NONE UINT32_MAX
-/* Offset of bytes outside the arena: context, NCCL, process, slack. */
+/* Offset of bytes outside the arena: context, NCCL, process, slack. A copy from there to there has
+ * the time of a copy, but the kernel of the operation that follows it reads the bytes itself. */
 #define STW_OFFSET_EXTERNAL UINT64_MAX
 
 /** One operation of a movement. Operations of a stream run in order; `after` names operations of

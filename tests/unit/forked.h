@@ -27,6 +27,7 @@ typedef enum forked_call {
     FORKED_SUM,
     FORKED_GATHER,
     FORKED_BROADCAST,
+    FORKED_MESSAGES,
     FORKED_BARRIER,
 } forked_call;
 
@@ -154,6 +155,52 @@ static stw_mpi_result forked_broadcast(void *data, uint64_t bytes, uint32_t root
     return result;
 }
 
+/* A sender's box has its messages one after the other, each behind its peer and its bytes. */
+typedef struct forked_head {
+    uint64_t peer, bytes;
+} forked_head;
+
+static void forked_send_all(const stw_mpi_message *all, uint32_t n) {
+    unsigned char *at = forked_shared->boxes[forked_rank], *end = at + FORKED_BYTES;
+    for (uint32_t i = 0; i < n; i++) {
+        const forked_head head = {all[i].peer, all[i].bytes};
+        if (!all[i].sends) continue;
+        CU_ASSERT_TRUE_FATAL(all[i].bytes + 2 * sizeof head <= (size_t)(end - at));
+        memcpy(at, &head, sizeof head);
+        memcpy(at + sizeof head, all[i].data, head.bytes);
+        at += sizeof head + head.bytes;
+    }
+    const forked_head none = {UINT64_MAX, 0};
+    memcpy(at, &none, sizeof none);
+}
+
+/* The message number `skip` of a sender to this rank. */
+static void forked_receive(const stw_mpi_message *m, uint32_t skip) {
+    const unsigned char *at = forked_shared->boxes[m->peer];
+    forked_head head;
+    for (;; at += sizeof head + head.bytes) {
+        memcpy(&head, at, sizeof head);
+        CU_ASSERT_TRUE_FATAL(head.peer != UINT64_MAX);
+        if (head.peer == forked_rank && skip-- == 0) break;
+    }
+    CU_ASSERT_EQUAL(head.bytes, m->bytes);
+    memcpy(m->data, at + sizeof head, head.bytes);
+}
+
+static stw_mpi_result forked_messages(const stw_mpi_message *all, uint32_t n, double timeout_s,
+                                      uint32_t *waits_for, char *error, size_t error_size) {
+    uint32_t before[FORKED_RANKS] = {0};
+    stw_mpi_result result = forked_begin(FORKED_MESSAGES, error, error_size);
+    *waits_for = 0;
+    forked_send_all(all, n);
+    if (result == STW_MPI_OK) result = forked_meet(timeout_s);
+    if (result != STW_MPI_OK) return result;
+    for (uint32_t i = 0; i < n; i++)
+        if (!all[i].sends) forked_receive(&all[i], before[all[i].peer]++);
+    *waits_for = n;
+    return forked_meet(timeout_s);
+}
+
 static stw_mpi_result forked_barrier(double timeout_s, char *error, size_t error_size) {
     stw_mpi_result result = forked_begin(FORKED_BARRIER, error, error_size);
     return result == STW_MPI_OK ? forked_meet(timeout_s) : result;
@@ -174,6 +221,7 @@ static const stw_mpi_calls *forked_calls(void) {
                                         .sum_u64 = forked_sum,
                                         .gather = forked_gather,
                                         .broadcast = forked_broadcast,
+                                        .messages = forked_messages,
                                         .interrupt = forked_interrupt,
                                         .barrier = forked_barrier,
                                         .report = forked_report};

@@ -304,16 +304,6 @@ static void plans_must_suit(void) {
     static const char *const fsdp2[] = {"engine=fsdp2", NULL};
     REFUSED(plan_on(1, fsdp2), &options, STW_STATUS_NOT_BUILT_IN, "engine",
             "Stowage executes no part of this plan (engine fsdp2); plan with --set engine=stowage");
-    stw_cluster cluster = fixture_cluster(1);
-    cluster.nodes = 2;
-    cluster.nic_bps = 25e9;
-    stw_plan *plan = fixture_plan(size, &cluster, NULL);
-    fixture_state(plan, 1, &(stw_place)FIXTURE_STREAM, &(uint32_t){UINT32_MAX});
-    plan->decisions.load = STW_LOAD_NODE_LEADER;
-    CHECK_OK(stw_plan_derive(plan, err));
-    REFUSED(plan, &options, STW_STATUS_NOT_BUILT_IN, "load",
-            "this version plans and simulates the movement (load method node_leader, 2 nodes) but "
-            "does not execute it");
     static const char *const types[][2] = {{"precision.params=fp16", "precision.params"},
                                            {"precision.grads=fp16", "precision.grads"},
                                            {"precision.exp_avg=fp16", "precision.exp_avg"},

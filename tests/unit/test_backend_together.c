@@ -190,7 +190,10 @@ static void check_times(const stw_run_result *result) {
 /* Bytes that all ranks read, and those of them that another one reads too. */
 static void check_read(const job *j, const stw_plan *plan, const stw_run_result *result) {
     const uint64_t all = file_bytes_of(plan->model);
-    const uint64_t times = j->weights == NULL ? 0 : j->load == STW_LOAD_ALL_RANKS ? j->world : 1;
+    const uint64_t times = j->weights == NULL                ? 0
+                           : j->load == STW_LOAD_ALL_RANKS   ? j->world
+                           : j->load == STW_LOAD_NODE_LEADER ? j->world / j->on_node
+                                                             : 1;
     CU_ASSERT_EQUAL(result->weights_read_bytes, times * all);
     CU_ASSERT_EQUAL(result->weights_compared_bytes, times > 1 ? times * all : 0);
 }
@@ -267,6 +270,8 @@ static void many_ranks_give_the_result_of_one(void) {
         {4, 2, STW_LOAD_RANK0_BROADCAST, "files", mixed, 4, {CLIP}, {0}},
         {3, 3, STW_LOAD_ALL_RANKS, "files", resident, 1, {CLIP}, {0}},
         {2, 2, STW_LOAD_NODE_LEADER, "files", stream, 1, {CLIP}, {0}},
+        {4, 2, STW_LOAD_NODE_LEADER, "files", mixed, 4, {CLIP}, {0}},
+        {4, 2, STW_LOAD_NODE_LEADER, NULL, stream, 1, {CLIP}, {0}},
         {4, 4, STW_LOAD_SHARDED_READ, "files", cpu, 1, {CLIP}, {0}},
     };
     bool written = false;

@@ -82,6 +82,17 @@ static stw_mpi_result broadcast(void *data, uint64_t bytes, uint32_t root, doubl
     say(error, error_size);
     return script.result;
 }
+static stw_mpi_result messages(const stw_mpi_message *list, uint32_t n, double timeout_s,
+                               uint32_t *waits_for, char *error, size_t error_size) {
+    note("messages");
+    for (uint32_t i = 0; i < n; i++)
+        note(" +%d %llu %s %u", (int)((char *)list[i].data - memory_base),
+             (unsigned long long)list[i].bytes, list[i].sends ? "to" : "from", list[i].peer);
+    note(" %g; ", timeout_s);
+    say(error, error_size);
+    *waits_for = n > 0 ? n - 1 : 0;
+    return script.result;
+}
 static stw_mpi_result barrier(double timeout_s, char *error, size_t error_size) {
     note("barrier %g; ", timeout_s);
     say(error, error_size);
@@ -105,6 +116,7 @@ static stw_mpi_calls plugin = {.version = STW_MPI_PLUGIN_VERSION,
                                .sum_u64 = sum,
                                .gather = gather,
                                .broadcast = broadcast,
+                               .messages = messages,
                                .interrupt = interrupt,
                                .barrier = barrier,
                                .report = report};
@@ -192,6 +204,15 @@ static stw_status nccl_broadcast(void *state, stw_tier tier, uint64_t offset, ui
          (unsigned long long)offset, (unsigned long long)bytes, root);
     return nccl_fails(err);
 }
+static stw_status nccl_messages(void *state, stw_tier tier, const stw_comm_message *list,
+                                uint32_t n, stw_error *err) {
+    note("nccl messages %d %s", state == &nccl_state, stw_tier_name(tier));
+    for (uint32_t i = 0; i < n; i++)
+        note(" %llu %llu %s %u", (unsigned long long)list[i].offset,
+             (unsigned long long)list[i].bytes, list[i].sends ? "to" : "from", list[i].peer);
+    note("; ");
+    return nccl_fails(err);
+}
 static stw_status nccl_barrier(void *state, stw_error *err) {
     note("nccl barrier %d; ", state == &nccl_state);
     return nccl_fails(err);
@@ -208,6 +229,7 @@ static const stw_comm_ops nccl = {.name = "nccl",
                                   .sum_counters = nccl_counters,
                                   .gather = nccl_gather,
                                   .broadcast = nccl_broadcast,
+                                  .messages = nccl_messages,
                                   .barrier = nccl_barrier,
                                   .wait = nccl_wait};
 static bool has_nccl;
@@ -290,8 +312,56 @@ static void calls_of_mpi(void) {
     LOGGED("leave 0; ");
 }
 
+/* Rank 1 of 3: what it sends and gets in messages, and in groups. */
+static void messages_of_mpi(void) {
+    static const uint32_t pair[] = {1, 2}, all[] = {0, 1, 2};
+    static const stw_comm_group two = {pair, 2}, three = {all, 3};
+    const stw_comm_message list[] = {{2, true, 10, 20}, {0, false, 30, 70}};
+    const stw_comm_message self = {1, true, 0, 1}, far = {3, true, 0, 1}, out = {0, true, 99, 2};
+    const stw_ranks ranks = ranks_of("mpirun", 1, 3, 3);
+    stw_comm *comm = open_comm(&ranks, &host);
+    CHECK_OK(stw_comm_attach(comm, device, 0, err));
+    logged[0] = '\0';
+    CHECK_OK(stw_comm_messages(comm, STW_TIER_HOST, list, 2, err));
+    CU_ASSERT_PTR_EQUAL(memory_base, host_memory);
+    CHECK_OK(stw_comm_messages(comm, STW_TIER_GPU, NULL, 0, err));
+    LOGGED("messages +10 20 to 2 +30 70 from 0 2.5; messages 2.5; ");
+    CHECK_OK(stw_comm_group_gather(comm, &two, STW_TIER_GPU, 10, 7, err));
+    CHECK_OK(stw_comm_group_gather(comm, &three, STW_TIER_GPU, 10, 7, err));
+    LOGGED("messages +10 7 to 2 +17 7 from 2 2.5; "
+           "messages +17 7 to 0 +10 7 from 0 +17 7 to 2 +24 7 from 2 2.5; ");
+    /* the root deals parts, of which small broadcasts have one; then members pass theirs on */
+    CHECK_OK(stw_comm_group_broadcast(comm, &two, STW_TIER_GPU, 10, 80, 1, err));
+    LOGGED("messages 2.5; messages +10 80 to 2 2.5; ");
+    CHECK_OK(stw_comm_group_broadcast(comm, &three, STW_TIER_GPU, 10, 80, 2, err));
+    LOGGED("messages 2.5; messages +10 80 from 0 2.5; ");
+    const stw_comm_counts counts = stw_comm_counted(comm);
+    CU_ASSERT_TRUE(counts.collectives == 0 && counts.rounds == 8);
+    CU_ASSERT_TRUE(counts.sent == 5 && counts.sent_bytes == 20 + 3 * 7 + 80);
+    CU_ASSERT_TRUE(counts.received == 5 && counts.received_bytes == 70 + 3 * 7 + 80);
+    CHECK_OK(stw_comm_barrier(comm, err));
+    CU_ASSERT_EQUAL(stw_comm_counted(comm).collectives, 1);
+    CHECK_FAILS(stw_comm_messages(comm, STW_TIER_HOST, &self, 1, err), STW_STATUS_BUG,
+                "messages: from rank 1 of 3 to rank 1");
+    CHECK_FAILS(stw_comm_messages(comm, STW_TIER_HOST, &far, 1, err), STW_STATUS_BUG,
+                "messages: from rank 1 of 3 to rank 3");
+    CHECK_FAILS(stw_comm_messages(comm, STW_TIER_HOST, &out, 1, err), STW_STATUS_BUG,
+                "messages: MPI cannot reach 2 bytes of tier host");
+    CHECK_FAILS(stw_comm_group_broadcast(comm, &two, STW_TIER_GPU, 0, 1, 0, err), STW_STATUS_BUG,
+                "rank 1 or root 0 is not in the group");
+    stw_error error = STW_ERROR_INIT;
+    script.result = STW_MPI_TIMED_OUT;
+    stw_comm_about(comm, "round 3");
+    CU_ASSERT_EQUAL(stw_comm_messages(comm, STW_TIER_HOST, list, 2, &error), STW_STATUS_DEVICE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(error.where, "(round 3)"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(error.text, "; 70 bytes from rank 0 have not passed"));
+    script.result = STW_MPI_OK;
+    stw_comm_close(comm);
+    logged[0] = '\0';
+}
+
 /* Call number i on a communicator that is not well. */
-#define N_CALLS 6
+#define N_CALLS 7
 static stw_status call(stw_comm *comm, int i, stw_error *err) {
     uint64_t values[4] = {0};
     switch (i) {
@@ -305,15 +375,17 @@ static stw_status call(stw_comm *comm, int i, stw_error *err) {
         return stw_comm_exchange(comm, "ab", values, 2, err);
     case 4:
         return stw_comm_broadcast(comm, STW_TIER_HOST, 0, 1, 0, err);
+    case 5:
+        return stw_comm_messages(comm, STW_TIER_HOST, NULL, 0, err);
     default:
         return stw_comm_barrier(comm, err);
     }
 }
-static const char *const plain[N_CALLS] = {"sum over ranks",    "sum over ranks",
-                                           "gather over ranks", "gather over ranks",
-                                           "broadcast",         "barrier"};
+static const char *const plain[N_CALLS] = {
+    "sum over ranks", "sum over ranks", "gather over ranks", "gather over ranks", "broadcast",
+    "messages",       "barrier"};
 static const char *const shown[N_CALLS] = {
-    "sum", "sum of squared gradients", "gather", "gather", "broadcast", "barrier"};
+    "sum", "sum of squared gradients", "gather", "gather", "broadcast", "messages", "barrier"};
 
 #define NOBODY "rank 0 has no process on this node; rank 2 has no process on this node"
 
@@ -490,11 +562,11 @@ static void what_joins_must_be_this_rank(void) {
     CU_ASSERT_TRUE(stw_comm_mpi_found());
     has_symbol = false;
     FAILS_TO_OPEN(&ranks, &host, STW_STATUS_NOT_BUILT_IN, "stowage-mpi.so",
-                  "found an MPI plugin of version 0, expected 2");
+                  "found an MPI plugin of version 0, expected 3");
     has_symbol = true;
     plugin.version = 1;
     FAILS_TO_OPEN(&ranks, &host, STW_STATUS_NOT_BUILT_IN, "stowage-mpi.so",
-                  "found an MPI plugin of version 1, expected 2");
+                  "found an MPI plugin of version 1, expected 3");
     plugin.version = STW_MPI_PLUGIN_VERSION;
     LOGGED("");
     ranks = ranks_of("torchrun", 1, 3, 3);
@@ -541,6 +613,7 @@ static void nccl_joins_with_the_device(void) {
     for (int with_mpi = 0; with_mpi < 2; with_mpi++) {
         const stw_ranks ranks = ranks_of(with_mpi == 1 ? "mpirun" : "torchrun", 1, 3, 3);
         stw_comm *comm = open_comm(&ranks, &gpu);
+        const stw_comm_message message = {0, false, 7, 9};
         uint64_t values[3] = {41, 42, 43};
         char out[4];
         LOGGED(with_mpi == 1 ? "join 2.5 0; " : "");
@@ -554,10 +627,11 @@ static void nccl_joins_with_the_device(void) {
         CHECK_OK(stw_comm_sum_counters(comm, values + 1, 2, err));
         CHECK_OK(stw_comm_gather(comm, "ab", out, 2, err));
         CHECK_OK(stw_comm_broadcast(comm, STW_TIER_GPU, 10, 20, 2, err));
+        CHECK_OK(stw_comm_messages(comm, STW_TIER_GPU, &message, 1, err));
         CHECK_OK(stw_comm_barrier(comm, err));
         CHECK_OK(stw_comm_wait(comm, "it", err));
         LOGGED("nccl sum 1 41 3; nccl counters 1 42 2; nccl gather 1 1 2; nccl broadcast 1 gpu 10 "
-               "20 from 2; nccl barrier 1; nccl wait 1 it; ");
+               "20 from 2; nccl messages 1 gpu 7 9 from 0; nccl barrier 1; nccl wait 1 it; ");
         CHECK_OK(stw_comm_exchange(comm, "ab", out, 2, err));
         LOGGED(with_mpi == 1 ? "gather 2 2.5; " : "nccl gather 1 1 2; ");
         nccl_status = STW_STATUS_IO;
@@ -613,6 +687,7 @@ static void nccl_may_not_join(void) {
 int main(void) {
     static const stw_test tests[] = {
         {"calls of MPI", calls_of_mpi},
+        {"messages of MPI", messages_of_mpi},
         {"calls that fail", calls_that_fail},
         {"a collective is named", a_collective_is_named},
         {"other nodes are heard", other_nodes_are_heard},

@@ -181,7 +181,7 @@ static void megatron_merges(void) {
 }
 
 /* Stowage's own: round by round through two sets of buffers, whatever lies where, in the rollout's
- * dtype; each receiver gets what its layers hold. Planned, not executed. */
+ * dtype; each receiver gets what its layers hold. */
 static void rounds_of_stowage(void) {
     const char *whole[] = {ROLLOUT, NULL},
                *halves[] = {"roles=[{name: rollout, update_bucket: 32 MiB, parallel: {tp: 2}}]",
@@ -203,8 +203,8 @@ static void rounds_of_stowage(void) {
         CHECK_OK(stw_sync_plan_of(plan->job, &sync, err));
         const stw_sync_load *t = &sync->kinds[0].total;
         CU_ASSERT_PTR_NOT_NULL_FATAL(m);
-        CU_ASSERT_TRUE(m->by_stowage && !m->executable);
-        CU_ASSERT_STRING_EQUAL(stw_plan_movement_by(plan, m), "planned, not executed");
+        CU_ASSERT_TRUE(m->by_stowage && m->executable);
+        CU_ASSERT_STRING_EQUAL(stw_plan_movement_by(plan, m), "stowage");
         /* into the bucket, and out of it into the rollout's weights */
         CU_ASSERT(fabs((double)moved(plan, STW_OP_PLACE) / (share * 4 * (double)params) - 1) <
                   0.03);

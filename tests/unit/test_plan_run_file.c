@@ -68,6 +68,15 @@ static stw_run_result *full_result(void) {
     r->grad_norm = 1.5;
     r->weights_read_bytes = 70;
     r->weights_compared_bytes = 30;
+    r->synced = (stw_run_synced){.version = 4,
+                                 .rounds = 2,
+                                 .messages = 12,
+                                 .sent_bytes = 700,
+                                 .received_bytes = 701,
+                                 .folder = "some/where",
+                                 .folder_version = 3,
+                                 .folder_bytes = 99,
+                                 .folder_s = 0.25};
     r->clip_factor = 0.5;
     r->n_links = 2;
     r->links = stw_pool_array(r->pool, 2, sizeof *r->links);
@@ -129,6 +138,11 @@ static void round_trips(void) {
     CU_ASSERT_STRING_EQUAL(again->build, "fedcba9876543210");
     CU_ASSERT_EQUAL(again->weights_read_bytes, 70);
     CU_ASSERT_EQUAL(again->weights_compared_bytes, 30);
+    CU_ASSERT_TRUE(again->synced.version == 4 && again->synced.rounds == 2);
+    CU_ASSERT_TRUE(again->synced.messages == 12 && again->synced.sent_bytes == 700);
+    CU_ASSERT_TRUE(again->synced.received_bytes == 701 && again->synced.folder_bytes == 99);
+    CU_ASSERT_STRING_EQUAL(again->synced.folder, "some/where");
+    CU_ASSERT_TRUE(again->synced.folder_version == 3 && again->synced.folder_s == 0.25);
     CU_ASSERT_EQUAL(again->n_links, 2);
     CU_ASSERT_EQUAL(again->links[1].streams, 2);
     CU_ASSERT_EQUAL(again->links[0].ring, 0);
@@ -315,7 +329,7 @@ static void every_member_is_required(void) {
         free(wrong);
         members++;
     }
-    CU_ASSERT_EQUAL(members, 18);
+    CU_ASSERT_EQUAL(members, 20);
     free(text);
     stw_run_result_free(r);
 }

@@ -12,6 +12,7 @@
 #include "plan/engines/park.h"
 #include "plan/engines/partition.h"
 #include "plan/engines/piece_sync.h"
+#include "plan/engines/sync_plan.h"
 
 /* What CUDA keeps on the GPU for the host arena, and further copies of state on NVMe. */
 static void build_shadows(stw_builder *b) {
@@ -56,11 +57,9 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_park park = {.n = 0};
     stw_builder_init(&b, job, decisions, layout, program, err);
     look_at_parking(&b, &park);
-    bool executable = (decisions->load != STW_LOAD_NODE_LEADER || job->roles[0].n_nodes == 1) &&
-                      stw_run_spec_parks(job->run) == NULL;
     stw_begin_movement(&b, (stw_movement){.phase = STW_PHASE_LOAD,
                                           .by_stowage = true,
-                                          .executable = executable,
+                                          .executable = stw_run_spec_parks(job->run) == NULL,
                                           .repeat = STW_REPEAT_ONCE,
                                           .threading = STW_THREADING_PER_STREAM,
                                           .barrier = true,
@@ -136,5 +135,6 @@ const stw_engine stw_engine_stowage = {
     .counts = stw_chunks_count,
     .places = stw_stowage_places,
     .nvme_commits = true,
+    .sync_room = stw_sync_gpu_room,
     .build = build,
 };
