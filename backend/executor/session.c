@@ -7,7 +7,6 @@
 struct stw_session {
     stw_executor_options options;
     stw_rank_run *run;
-    double lr[STW_MAX_PARAM_GROUPS]; /* NaN: the plan's */
     bool has_params;                 /* they were loaded or adopted */
     bool has_stepped;                /* the first optimizer step was taken */
 };
@@ -22,7 +21,6 @@ stw_status stw_session_open(const stw_plan *plan, const stw_executor_options *op
     session->options = *options;
     session->options.steps = 1; /* room for the samples of one */
     session->options.other_grad = (stw_other_grad){0};
-    for (int g = 0; g < STW_MAX_PARAM_GROUPS; g++) session->lr[g] = (double)NAN;
     STW_TRY(stw_backend_select(options->backend, &backend, err));
     STW_TRY(stw_exec_open(plan, &session->options, backend, &session->run, err));
     *out = session;
@@ -48,20 +46,8 @@ stw_status stw_session_set_lr(stw_session *session, uint32_t group, double lr, s
     if (!(lr >= 0 && lr <= STW_MOST_LR))
         return stw_fail(err, STW_STATUS_USAGE, "learning rate", "found %g, expected 0 to %g", lr,
                         STW_MOST_LR);
-    session->lr[group] = lr;
+    session->run->lr[group] = lr;
     return STW_STATUS_OK;
-}
-
-/* The plan's rates, but for those that the caller has set. */
-static stw_adamw adamw_of(const stw_session *session, uint64_t step) {
-    const stw_run_spec *spec = &session->run->plan->run;
-    stw_adamw a = stw_exec_adamw(session->run, step);
-    for (uint32_t g = 0; g <= spec->optimizer.n_groups; g++) {
-        double own = g > 0 ? spec->optimizer.groups[g - 1].weight_decay : STW_AUTO_NUMBER;
-        double decay = own < STW_AUTO_NUMBER ? own : spec->optimizer.weight_decay;
-        if (!isnan(session->lr[g])) stw_adamw_set_group(&a, g, session->lr[g], decay, step);
-    }
-    return a;
 }
 
 static stw_status issue(stw_session *session, const stw_schedule *schedule,
@@ -135,7 +121,7 @@ stw_status stw_session_issue(stw_session *session, stw_phase phase, uint64_t ste
     *sample = (stw_session_sample){.grad_norm = (double)NAN, .clip_factor = 1};
     STW_TRY(check_order(session, phase, step, err));
     run->step = step;
-    run->adamw = adamw_of(session, step);
+    run->adamw = stw_exec_adamw(run, step);
     for (uint32_t m = 0; m < run->program->n_movements; m++)
         if (run->schedules[m] != NULL && run->program->movements[m].phase == phase)
             STW_TRY(issue(session, run->schedules[m], sample, err));
