@@ -391,7 +391,8 @@ static int command_line(int argc, char **argv) {
          "plan",
          STW_OPTION_VALUE, &r.every},
         {"--keep", NULL, "N",
-         "once a checkpoint is complete, remove older ones beyond the newest N; default 0: keep all",
+         "once a checkpoint is complete, remove older ones beyond the newest N; default 0: keep "
+         "all",
          STW_OPTION_VALUE, &r.keep},
         {"--resume", NULL, "DIR",
          "go on from a checkpoint, or from the newest complete one of DIR: its step, parameters, "

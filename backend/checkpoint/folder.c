@@ -24,8 +24,8 @@ static stw_status no_memory(const char *path, stw_error *err) {
 }
 
 static stw_status too_long(const char *path, stw_error *err) {
-    return stw_fail(err, STW_STATUS_USAGE, path, "the path is too long: expected fewer than %d bytes",
-                    STW_CHECKPOINT_PATH);
+    return stw_fail(err, STW_STATUS_USAGE, path,
+                    "the path is too long: expected fewer than %d bytes", STW_CHECKPOINT_PATH);
 }
 
 /* "folder/name" */
@@ -241,9 +241,8 @@ static bool all_markers(const stw_partial *p) {
 /* Only one rank may rename. */
 static bool claim(const stw_partial *p) {
     char file[STW_CHECKPOINT_PATH];
-    const int fd = join(p->path, file, CLAIM)
-                       ? open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)
-                       : -1;
+    const int fd =
+        join(p->path, file, CLAIM) ? open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
     if (fd >= 0) (void)close(fd);
     return fd >= 0;
 }
@@ -314,8 +313,7 @@ void stw_checkpoint_tidy(const char *path, uint64_t save) {
     stw_checkpoint_list list;
     char own[STW_CHECKPOINT_PATH];
     DIR *folder = opendir(path);
-    for (struct dirent *e = folder != NULL ? readdir(folder) : NULL; e != NULL;
-         e = readdir(folder))
+    for (struct dirent *e = folder != NULL ? readdir(folder) : NULL; e != NULL; e = readdir(folder))
         if (is_rest(e->d_name) && join(path, own, "%s", e->d_name)) remove_files(own);
     if (folder != NULL) (void)closedir(folder);
     if (folder == NULL || stw_checkpoint_scan(path, &list, NULL) != STW_STATUS_OK) return;

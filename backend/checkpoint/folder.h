@@ -63,8 +63,8 @@ STW_MUST_USE stw_status stw_partial_publish(stw_partial *partial, uint32_t keep,
                                             stw_error *err);
 /** Give up: the folder is removed. Other ranks notice, and give up too. */
 void stw_partial_drop(const stw_partial *partial);
-/** At the first save of a run: publish saves of earlier runs that are whole, and remove what is left
- * of others. @param save the one that this run begins, which stays as it is */
+/** At the first save of a run: publish saves of earlier runs that are whole, and remove what is
+ * left of others. @param save the one that this run begins, which stays as it is */
 void stw_checkpoint_tidy(const char *folder, uint64_t save);
 /** Remove a checkpoint. */
 STW_MUST_USE stw_status stw_checkpoint_remove(const char *path, stw_error *err);

@@ -116,8 +116,8 @@ static bool is_needed(const loader *l, const source *s, const stw_marker *m,
 }
 
 static stw_status add_task(loader *l, const task *t, stw_error *err) {
-    l->tasks = stw_pool_regrow(l->pool, l->tasks, l->n_tasks, l->n_tasks + 1, &l->room,
-                               sizeof *l->tasks);
+    l->tasks =
+        stw_pool_regrow(l->pool, l->tasks, l->n_tasks, l->n_tasks + 1, &l->room, sizeof *l->tasks);
     if (l->tasks == NULL) return no_memory(err);
     l->tasks[l->n_tasks++] = *t;
     return STW_STATUS_OK;

@@ -52,9 +52,8 @@ static stw_status read_marker(opener *o, uint32_t rank, stw_marker *m, stw_error
     snprintf(lacks, sizeof lacks, "rank %u did not end its save", rank);
     stw_status status = read_file(o, name, lacks, err);
     stw_marker_init(m, o->c->pool);
-    return status == STW_STATUS_OK
-               ? stw_marker_read(o->file, o->text, (size_t)o->length, m, err)
-               : status;
+    return status == STW_STATUS_OK ? stw_marker_read(o->file, o->text, (size_t)o->length, m, err)
+                                   : status;
 }
 
 /* Of the save of which rank 0's marker is. */
@@ -91,8 +90,8 @@ static stw_status check_files(opener *o, stw_error *err) {
                             "is missing; expected %" PRIu64 " bytes", bytes);
         if ((uint64_t)info.st_size != bytes)
             return stw_fail(err, STW_STATUS_DISAGREE, o->file,
-                            "found %" PRIu64 " bytes, expected %" PRIu64,
-                            (uint64_t)info.st_size, bytes);
+                            "found %" PRIu64 " bytes, expected %" PRIu64, (uint64_t)info.st_size,
+                            bytes);
         const uint64_t marked = marked_bytes(o->c, name);
         if (marked != bytes)
             return stw_fail(err, STW_STATUS_DISAGREE, o->file,
@@ -113,8 +112,7 @@ static stw_status read_manifest(opener *o, stw_error *err) {
     STW_TRY(read_file(o, STW_MANIFEST_NAME, "it has no manifest", err));
     STW_TRY(check_manifest(o, err));
     STW_TRY(stw_manifest_read(o->file, o->text, (size_t)o->length, o->c->pool, m, err));
-    const stw_marker same = {
-        .save = m->save, .step = m->step, .rank = 0, .world = m->world};
+    const stw_marker same = {.save = m->save, .step = m->step, .rank = 0, .world = m->world};
     STW_TRY(check_save(o, &same, 0, err));
 out:
     return status;
@@ -126,8 +124,7 @@ static stw_status read_all(opener *o, stw_error *err) {
     stw_marker first;
     STW_TRY(read_marker(o, 0, &first, err));
     c->markers = stw_pool_array(c->pool, first.world, sizeof *c->markers);
-    if (c->markers == NULL)
-        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, c->path, "out of memory"));
+    if (c->markers == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, c->path, "out of memory"));
     c->markers[0] = first;
     STW_TRY(check_save(o, &first, 0, err));
     STW_TRY(read_manifest(o, err));

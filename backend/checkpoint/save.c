@@ -15,6 +15,7 @@
 #include "backend/process.h"
 #include "core/checked.h"
 #include "core/file.h"
+#include "core/locale.h"
 #include "core/units.h"
 
 #define XXH_INLINE_ALL
@@ -55,7 +56,7 @@ struct stw_saver {
     double start_s, waited_s;
     pthread_mutex_t mutex; /* of what follows, and of bucket.full */
     pthread_cond_t change;
-    uint32_t turn;        /* of the item that is read next; UINT32_MAX: none is left */
+    uint32_t turn;       /* of the item that is read next; UINT32_MAX: none is left */
     bool read, finished; /* all items are; and written, or given up */
     stw_status status;   /* the first failure */
     stw_error error;
@@ -190,6 +191,7 @@ static void end_reading(stw_saver *s, stw_status status, const stw_error *error)
 
 static void *read_rest(void *state) {
     stw_saver *s = state;
+    (void)stw_locale_enter();
     stw_error error = STW_ERROR_INIT;
     const stw_status status = fill_until(s, s->options.n_items, &error);
     end_reading(s, status, &error);
@@ -321,6 +323,7 @@ static void explain(const stw_saver *s, stw_status status, stw_error *error) {
 
 static void *write_all(void *state) {
     stw_saver *s = state;
+    (void)stw_locale_enter();
     stw_error error = STW_ERROR_INIT;
     stw_status status = write_buckets(s, &error);
     if (status == STW_STATUS_OK && !has_failed(s)) status = complete(s, &error);
@@ -405,8 +408,8 @@ stw_status stw_saver_begin(stw_saver *s, const stw_save_head *head, stw_error *e
     status = fill_until(s, s->options.n_now, &error);
     const bool more = status == STW_STATUS_OK && s->options.n_now < s->options.n_items;
     if (more && !start(&s->reader, &s->threads[0], read_rest, s))
-        status = stw_fail(&error, STW_STATUS_NO_RESOURCES, "checkpoint",
-                          "no thread can be started");
+        status =
+            stw_fail(&error, STW_STATUS_NO_RESOURCES, "checkpoint", "no thread can be started");
     if (!s->threads[0]) end_reading(s, status, &error);
     status = STW_STATUS_OK; /* stw_saver_finish tells it */
     s->result.begin_s = stw_process_now_s() - s->start_s;

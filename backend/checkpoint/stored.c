@@ -112,8 +112,7 @@ stw_status stw_checkpoint_stored(const stw_checkpoint *checkpoint, const stw_mod
     finder f = {.c = checkpoint, .sets = calloc((size_t)n + 1, sizeof *f.sets)};
     *out = NULL;
     if (f.sets == NULL) return no_memory(&f, err);
-    for (uint32_t i = 0; i < n; i++)
-        STW_TRY(stw_checkpoint_header(checkpoint, i, &f.sets[i], err));
+    for (uint32_t i = 0; i < n; i++) STW_TRY(stw_checkpoint_header(checkpoint, i, &f.sets[i], err));
     STW_TRY(stored(&f, model, frozen, out, err));
 out:
     for (uint32_t i = 0; i < n; i++) stw_safetensors_free(f.sets[i]);

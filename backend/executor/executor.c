@@ -256,8 +256,8 @@ static bool repeats(const stw_movement *movement, uint32_t iteration) {
 /* After this step, or because it is the last one. */
 static bool saves_after(const stw_rank_run *run, uint32_t iteration) {
     const uint64_t every = run->options->checkpoint_every;
-    return run->saves != NULL && (iteration + 1 == run->options->steps ||
-                                  (every > 0 && (iteration + 1) % every == 0));
+    return run->saves != NULL &&
+           (iteration + 1 == run->options->steps || (every > 0 && (iteration + 1) % every == 0));
 }
 
 static stw_status run_iterations(stw_rank_run *run, stw_error *err) {

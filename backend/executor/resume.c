@@ -32,13 +32,6 @@ static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "--resume", "out of memory");
 }
 
-void stw_exec_resume_words(const stw_rank_run *run, char *out, size_t out_size) {
-    snprintf(out, out_size, "none");
-    if (run->resume != NULL)
-        snprintf(out, out_size, "step %" PRIu64 " of save %016" PRIx64,
-                 run->resume->checkpoint->manifest.step, run->resume->checkpoint->manifest.save);
-}
-
 /* ---- does it suit the plan ---- */
 
 typedef enum verdict { REFUSED, CONVERTED, TAKEN_OVER, CHANGED } verdict;
@@ -48,12 +41,9 @@ static verdict judge(const char *key) {
     static const struct {
         const char *key;
         verdict verdict;
-    } rules[] = {{"model.digest", REFUSED},
-                 {"precision.", CONVERTED},
-                 {"optimizer.lr", TAKEN_OVER},
-                 {"optimizer.clip_norm", CHANGED},
-                 {"optimizer.overlap", CHANGED},
-                 {"optimizer.", REFUSED},
+    } rules[] = {{"model.digest", REFUSED},      {"precision.", CONVERTED},
+                 {"optimizer.lr", TAKEN_OVER},   {"optimizer.clip_norm", CHANGED},
+                 {"optimizer.overlap", CHANGED}, {"optimizer.", REFUSED},
                  {"trainable.", REFUSED}};
     const size_t length = strlen(key);
     if (strncmp(key, "optimizer.groups", 16) == 0 && length > 3 &&
@@ -137,7 +127,8 @@ static stw_status find_sources(stw_rank_run *run, stw_error *err) {
         r->source[k] = STW_SAVED_PARAMS;
     }
     if (run->types.master == STW_ELEMENT_NONE && has_master) {
-        if (run->types.params == STW_ELEMENT_F32) r->source[STW_SAVED_PARAMS] = STW_SAVED_MASTER;
+        if (run->types.params == STW_ELEMENT_F32)
+            r->source[STW_SAVED_PARAMS] = STW_SAVED_MASTER;
         else if (run->ranks.rank == 0)
             stw_log(STW_LOG_WARN, "precision.master: the checkpoint has fp32, the plan none: its "
                                   "parameters alone are taken over");
@@ -163,12 +154,14 @@ stw_status stw_exec_resume_open(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_exec_state_terms(run, &lines, err));
     STW_TRY(compare_terms(run, lines.data != NULL ? lines.data : "", err));
     STW_TRY(compare_run(run, err));
-    STW_TRY(stw_checkpoint_stored(r->checkpoint, run->job->model, run->job->frozen, &r->stored,
-                                  err));
+    STW_TRY(
+        stw_checkpoint_stored(r->checkpoint, run->job->model, run->job->frozen, &r->stored, err));
     STW_TRY(find_sources(run, err));
     const stw_manifest *m = &r->checkpoint->manifest;
     for (uint32_t g = 0; g < m->n_groups; g++) run->lr[g] = m->lr[g];
     run->first_step = m->step + 1;
+    snprintf(run->resumed, sizeof run->resumed, "step %" PRIu64 " of save %016" PRIx64, m->step,
+             m->save);
 out:
     stw_text_free(&lines);
     return status;
@@ -262,7 +255,7 @@ static stw_status place(void *state, const stw_load_need *need, uint64_t skip, c
     const stw_element type = stw_exec_type(&run->types, region->component);
     const uint64_t each = stw_dtype_bits(dtype) / 8, to = stw_element_bytes(type);
     const uint64_t element = need->at + skip / each, n = bytes / each;
-    const uint64_t offset = region->offset_bytes + element * to;
+    const uint64_t offset = region->offset_bytes + stw_times(element, to);
     stw_exec_progress_add(run, bytes);
     if ((dtype == STW_DTYPE_F32 && type == STW_ELEMENT_F32) ||
         (dtype == STW_DTYPE_BF16 && type == STW_ELEMENT_BF16))
@@ -322,7 +315,6 @@ out:
 stw_status stw_exec_resume_load(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const double begin_s = stw_process_now_s();
-    char words[96];
     stw_exec_progress(run, "reading the checkpoint", STW_PROGRESS_BYTES,
                       run->resume->checkpoint->bytes / run->ranks.world);
     run->step = run->resume->checkpoint->manifest.step;
@@ -334,10 +326,9 @@ stw_status stw_exec_resume_load(stw_rank_run *run, stw_error *err) {
                 STW_TRY(stw_exec_issue(run, i, err));
     }
     STW_TRY(stw_exec_agree_status(run, load(run, err), err));
-    stw_exec_resume_words(run, words, sizeof words);
     if (run->ranks.rank == 0)
         stw_log(STW_LOG_INFO, "resumed from %s, %s, in %.1f s", run->resume->checkpoint->path,
-                words, stw_process_now_s() - begin_s);
+                run->resumed, stw_process_now_s() - begin_s);
 out:
     return status;
 }

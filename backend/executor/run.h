@@ -80,15 +80,16 @@ typedef struct stw_rank_run {
     stw_live live;         /* what the arenas hold, by operations issued so far */
     stw_peak peak[STW_N_TIERS];
 
-    uint64_t step;       /* 1 for the first; set between movements */
-    uint64_t first_step; /* that this run takes: 1, or the one after a checkpoint's */
-    stw_adamw adamw;     /* scalars of that step */
+    uint64_t step;                   /* 1 for the first; set between movements */
+    uint64_t first_step;             /* that this run takes: 1, or the one after a checkpoint's */
+    stw_adamw adamw;                 /* scalars of that step */
     double lr[STW_MAX_PARAM_GROUPS]; /* instead of the plan's; NaN: the plan's */
     stw_exec_saves *saves;           /* NULL: no checkpoints are written */
     stw_exec_resume *resume;         /* what it goes on from; NULL: nothing */
+    char resumed[64];                /* "step 100 of save 0123456789abcdef"; else "" */
     bool no_replay;                  /* the state cannot be replayed from its beginning */
-    float *factors;  /* [options->steps] clip factors */
-    double norm;     /* of the last step; NaN without clipping, or where it was NaN */
+    float *factors;                  /* [options->steps] clip factors */
+    double norm; /* of the last step; NaN without clipping, or where it was NaN */
     uint64_t nonfinite_steps, first_nonfinite_step; /* with a norm that was not finite; 0: none */
     bool refused; /* the last movement was not begun: stw_exec_refuse_nonfinite */
     bool sending; /* comm stream only: a send may still run */
@@ -157,8 +158,6 @@ void stw_exec_saves_close(stw_rank_run *run);
 /* resume.c: state from a checkpoint */
 /** Read manifest and markers and compare them with the plan; nothing without options->resume. */
 STW_MUST_USE stw_status stw_exec_resume_open(stw_rank_run *run, stw_error *err);
-/** "step 100 of save 0123456789abcdef", or "none". */
-void stw_exec_resume_words(const stw_rank_run *run, char *out, size_t out_size);
 /** In place of the load: everything that this rank holds, each byte verified. Collective. */
 STW_MUST_USE stw_status stw_exec_resume_load(stw_rank_run *run, stw_error *err);
 void stw_exec_resume_close(stw_rank_run *run);

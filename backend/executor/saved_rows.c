@@ -28,8 +28,8 @@ stw_status stw_exec_locate(const stw_rank_run *run, const stw_saved_source *of,
     const stw_component component = stw_saved_component(of->kind);
     const stw_space *space = &run->spaces[stw_component_space(component)];
     const uint64_t first = stw_job_tensor_first(run->job, of->tensor) + row->first;
-    stw_meet meet = stw_meet_begin((stw_view){&run->job->files, first, row->n},
-                                   stw_space_whole(space));
+    stw_meet meet =
+        stw_meet_begin((stw_view){&run->job->files, first, row->n}, stw_space_whole(space));
     stw_overlap part;
     uint64_t found = 0;
     while (stw_meet_next(&meet, &part)) {
@@ -39,10 +39,10 @@ stw_status stw_exec_locate(const stw_rank_run *run, const stw_saved_source *of,
         found += part.n;
     }
     if (found != row->n)
-        status = stw_fail(err, STW_STATUS_BUG, run->job->model->tensors[of->tensor].name,
-                          "this rank holds %llu of %llu elements of its %s",
-                          (unsigned long long)found, (unsigned long long)row->n,
-                          stw_saved_name(of->kind));
+        status =
+            stw_fail(err, STW_STATUS_BUG, run->job->model->tensors[of->tensor].name,
+                     "this rank holds %llu of %llu elements of its %s", (unsigned long long)found,
+                     (unsigned long long)row->n, stw_saved_name(of->kind));
 out:
     return status;
 }

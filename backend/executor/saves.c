@@ -70,8 +70,8 @@ static stw_status add_item(void *state, const stw_located *at, stw_error *err) {
     const stw_layout *layout = c->run->layout;
     stw_exec_saves *s = c->saves;
     const uint64_t each = c->row->bytes / c->row->n;
-    const bool in_buckets = layout->n_buckets > 0 && (c->run->job->one_cut ||
-                                                      at->region->space == STW_SPACE_OPTIMIZER);
+    const bool in_buckets =
+        layout->n_buckets > 0 && (c->run->job->one_cut || at->region->space == STW_SPACE_OPTIMIZER);
     for (uint64_t done = 0, n = 0; done < at->n; done += n) {
         const uint64_t param = at->param + done;
         stw_save_item item = {.file = c->saves->job->saved->entries[c->row->entry].file,
@@ -123,8 +123,8 @@ static stw_status find_items(stw_rank_run *run, stw_exec_saves *s, stw_error *er
         for (uint32_t k = 0; k < STW_N_SAVED; k++) {
             const stw_share *share = &shares->shares[i];
             if ((share->kinds & 1u << k) == 0) continue;
-            const stw_saved_source source = stw_saved_in_tensor(s->job->saved, (stw_saved_kind)k,
-                                                                share->tensor, &share->box);
+            const stw_saved_source source =
+                stw_saved_in_tensor(s->job->saved, (stw_saved_kind)k, share->tensor, &share->box);
             c.source = &source;
             STW_TRY(stw_saved_rows(s->job->saved, &source, add_row, &c, err));
         }
@@ -146,8 +146,9 @@ static stw_status read_item(void *state, const stw_save_item *item, uint64_t ski
         return run->backend->get(run->device, to, stw_at(STW_TIER_GPU, at), bytes, err);
     const void *from = run->backend->host_address(run->device, at, bytes);
     if (from == NULL)
-        return stw_fail(err, STW_STATUS_BUG, "checkpoint", "%llu bytes at %llu are not in the arena",
-                        (unsigned long long)bytes, (unsigned long long)at);
+        return stw_fail(err, STW_STATUS_BUG, "checkpoint",
+                        "%llu bytes at %llu are not in the arena", (unsigned long long)bytes,
+                        (unsigned long long)at);
     memcpy(to, from, (size_t)bytes);
     return STW_STATUS_OK;
 }
@@ -269,8 +270,7 @@ static stw_status make_manifest(const stw_rank_run *run, const stw_save_head *he
                       .sample = sample,
                       .n_groups = run->plan->run.optimizer.n_groups + 1,
                       .n_files = saved->n_files};
-    for (uint32_t g = 0; g < m.n_groups; g++)
-        stw_exec_rates(run, g, &m.lr[g], &m.weight_decay[g]);
+    for (uint32_t g = 0; g < m.n_groups; g++) stw_exec_rates(run, g, &m.lr[g], &m.weight_decay[g]);
     double *factors = stw_pool_array(pool, run->options->steps, sizeof *factors);
     m.files = stw_pool_array(pool, (size_t)saved->n_files + 1, sizeof *m.files);
     if (factors == NULL || m.files == NULL) STW_TRY(no_memory(err));
@@ -325,7 +325,7 @@ void stw_exec_save(stw_rank_run *run) {
     stw_pool *pool = stw_pool_new();
     stw_status status;
     stw_exec_saves_finish(run);
-    if (run->ranks.rank == 0 && !s->tidied) 
+    if (run->ranks.rank == 0 && !s->tidied)
         stw_checkpoint_tidy(run->options->checkpoint, head.save);
     s->tidied = true;
     if (pool == NULL)
@@ -372,7 +372,8 @@ void stw_exec_saves_guard(stw_rank_run *run, const stw_op *op) {
     default:
         return;
     }
-    if (changes) wait_for(run, op->unit < run->layout->n_buckets ? s->turn_of[op->unit] : UINT32_MAX);
+    if (changes)
+        wait_for(run, op->unit < run->layout->n_buckets ? s->turn_of[op->unit] : UINT32_MAX);
 }
 
 void stw_exec_saves_close(stw_rank_run *run) {

@@ -7,8 +7,8 @@
 struct stw_session {
     stw_executor_options options;
     stw_rank_run *run;
-    bool has_params;                 /* they were loaded or adopted */
-    bool has_stepped;                /* the first optimizer step was taken */
+    bool has_params;  /* they were loaded or adopted */
+    bool has_stepped; /* the first optimizer step was taken */
 };
 
 stw_status stw_session_open(const stw_plan *plan, const stw_executor_options *options,

@@ -93,8 +93,12 @@ static stw_status move_all(stw_plain *file, bool writes, uint64_t offset, void *
     const bool aligned = ((uintptr_t)memory - offset) % block == 0;
     const int direct = aligned && bytes >= LEAST_DIRECT ? atomic_load(&file->direct) : -1;
     uint64_t head = (block - offset % block) % block, body = 0;
-    stw_nvme_range range = {.direct = -1, .buffered = file->buffered, .writes = writes,
-                            .memory = memory, .offset = offset, .bytes = bytes};
+    stw_nvme_range range = {.direct = -1,
+                            .buffered = file->buffered,
+                            .writes = writes,
+                            .memory = memory,
+                            .offset = offset,
+                            .bytes = bytes};
     stw_nvme_stop stop = {.code = 0};
     bool done;
     if (direct < 0) {

@@ -119,8 +119,7 @@ static stw_status read_groups(const stw_tree *tree, stw_manifest *m, stw_error *
     m->n_groups = (uint32_t)groups->n_items;
     for (uint32_t g = 0; g < m->n_groups; g++) {
         STW_TRY(stw_node_double(tree, groups->items[g], "lr", &m->lr[g], err));
-        STW_TRY(
-            stw_node_double(tree, groups->items[g], "weight_decay", &m->weight_decay[g], err));
+        STW_TRY(stw_node_double(tree, groups->items[g], "weight_decay", &m->weight_decay[g], err));
     }
 out:
     return status;
@@ -134,7 +133,8 @@ static stw_status read_factors(const stw_tree *tree, stw_manifest *m, stw_error 
     if (own == NULL) STW_TRY(no_memory(err));
     for (size_t i = 0; i < factors->n_items; i++) {
         const stw_node *item = factors->items[i];
-        if (item->kind != STW_NODE_NULL && item->kind != STW_NODE_REAL && item->kind != STW_NODE_INT)
+        if (item->kind != STW_NODE_NULL && item->kind != STW_NODE_REAL &&
+            item->kind != STW_NODE_INT)
             STW_TRY(stw_node_fail(tree, item, "a number or null", err));
         own[i] = item->kind == STW_NODE_NULL ? (double)NAN : item->real;
     }

@@ -108,7 +108,8 @@ typedef struct reader {
 } reader;
 
 static stw_status bad(const reader *r, const char *expected, stw_error *err) {
-    return stw_fail_at(err, STW_STATUS_BAD_INPUT, r->file, (int)r->line, 1, "expected %s", expected);
+    return stw_fail_at(err, STW_STATUS_BAD_INPUT, r->file, (int)r->line, 1, "expected %s",
+                       expected);
 }
 
 /* The last line is the hash of what is before it. */

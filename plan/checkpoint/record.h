@@ -65,8 +65,8 @@ typedef struct stw_manifest {
     const char *model; /* its name */
     uint32_t n_tensors;
     uint64_t params;
-    uint64_t seed;       /* of a run on seeded gradients */
-    const char *sample;  /* hash of its weights files, "" for seeded ones */
+    uint64_t seed;      /* of a run on seeded gradients */
+    const char *sample; /* hash of its weights files, "" for seeded ones */
     uint32_t n_terms;
     const stw_saved_term *terms;
     uint32_t n_groups;

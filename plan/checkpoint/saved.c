@@ -133,8 +133,7 @@ static stw_status add_params(maker *m, stw_error *err) {
         uint32_t end = p;
         for (; end < m->list->n_parts && m->list->parts[end].tensor == t; end++)
             as_is = as_is && m->list->parts[end].way == STW_NAMES_AS_IS &&
-                    (m->list->parts[end].dim < STW_BOX_DIMS - 1 ||
-                     tensor->rank <= STW_BOX_DIMS);
+                    (m->list->parts[end].dim < STW_BOX_DIMS - 1 || tensor->rank <= STW_BOX_DIMS);
         if (!as_is) STW_TRY(add_whole(m, tensor, tensor->name, tensor->dtype, err));
         for (; p < end; p++)
             if (as_is) STW_TRY(add_published(m, &m->list->parts[p], err));
@@ -154,10 +153,9 @@ static stw_status add_state(maker *m, stw_error *err) {
             const stw_tensor *tensor = &s->model->tensors[t];
             const stw_saved_kind kind = (stw_saved_kind)k;
             if ((s->kinds & 1u << k) == 0 || !s->trains[t]) continue;
-            STW_TRY(add_whole(
-                m, tensor,
-                stw_pool_printf(s->pool, "%s.%s", stw_saved_name(kind), tensor->name),
-                s->dtypes[k], err));
+            STW_TRY(add_whole(m, tensor,
+                              stw_pool_printf(s->pool, "%s.%s", stw_saved_name(kind), tensor->name),
+                              s->dtypes[k], err));
         }
 out:
     return status;
@@ -383,7 +381,8 @@ static uint64_t row_of(const walk *w, int *inner) {
     int d = STW_BOX_DIMS;
     while (d > 0) {
         const bool flat = w->box.count[d - 1] == 1;
-        if (!flat && (w->part->stride[d - 1] != n * w->width || w->source->stride[d - 1] != n))
+        if (!flat &&
+            (w->part->stride[d - 1] != stw_times(n, w->width) || w->source->stride[d - 1] != n))
             break;
         n *= w->box.count[--d];
     }
@@ -394,7 +393,7 @@ static uint64_t row_of(const walk *w, int *inner) {
 static stw_status walk_rows(const walk *w, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     int inner;
-    const uint64_t n = row_of(w, &inner), bytes = n * w->width;
+    const uint64_t n = row_of(w, &inner), bytes = stw_times(n, w->width);
     uint64_t at[STW_BOX_DIMS] = {0}, rows = 1;
     const stw_saved_entry *entry = &w->saved->entries[w->part->entry];
     for (int d = 0; d < inner; d++) rows *= w->box.count[d];

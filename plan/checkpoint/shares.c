@@ -103,8 +103,7 @@ static stw_status check_whole(const divider *d, const stw_sync_cells *cells, stw
             return stw_fail(err, STW_STATUS_BAD_INPUT, tensor->name,
                             "the ranks hold %llu of %llu elements of its %s",
                             (unsigned long long)found,
-                            (unsigned long long)(wanted ? tensor->numel : 0),
-                            stw_saved_name(kind));
+                            (unsigned long long)(wanted ? tensor->numel : 0), stw_saved_name(kind));
     }
     return STW_STATUS_OK;
 }
@@ -125,8 +124,7 @@ static stw_status divide_class(divider *d, uint32_t kinds, stw_error *err) {
     }
     STW_TRY(stw_sync_cells_make(d->scratch, pieces, n, d->saved->n_tensors, &cells, err));
     for (uint32_t k = 0; k < STW_N_SAVED; k++)
-        if ((kinds & 1u << k) != 0)
-            STW_TRY(check_whole(d, &cells, (stw_saved_kind)k, err));
+        if ((kinds & 1u << k) != 0) STW_TRY(check_whole(d, &cells, (stw_saved_kind)k, err));
     /* First what has no choice, so that the rest makes up for it. */
     for (int shared = 0; shared < 2; shared++)
         for (uint32_t c = 0; c < cells.n_cells; c++) {

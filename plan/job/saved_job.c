@@ -30,8 +30,8 @@ static stw_status add_space(pieces *p, const stw_space *space, uint32_t rank, ui
         const stw_segment *s = &space->segments[i];
         const unsigned n =
             stw_box_of_run(p->saved->shapes[s->tensor], s->tensor_first, s->n, boxes);
-        p->list = stw_pool_regrow(p->pool, p->list, p->n, (size_t)p->n + n, &p->room,
-                                  sizeof *p->list);
+        p->list =
+            stw_pool_regrow(p->pool, p->list, p->n, (size_t)p->n + n, &p->room, sizeof *p->list);
         if (p->list == NULL) return no_memory(err);
         for (unsigned b = 0; b < n; b++)
             p->list[p->n++] = (stw_held){boxes[b], rank, s->tensor, kinds};
@@ -78,7 +78,8 @@ stw_status stw_saved_job_new(const stw_job *job, stw_saved_job **out, stw_error 
     options.dtypes[STW_SAVED_EXP_AVG] = run->precision.exp_avg;
     options.dtypes[STW_SAVED_EXP_AVG_SQ] = run->precision.exp_avg_sq;
     for (uint32_t k = 0; k < STW_N_SAVED; k++) {
-        const bool wanted = k == STW_SAVED_PARAMS ? run->checkpoint.model : run->checkpoint.optimizer;
+        const bool wanted =
+            k == STW_SAVED_PARAMS ? run->checkpoint.model : run->checkpoint.optimizer;
         if (wanted && stw_job_element_bytes(job, stw_saved_component((stw_saved_kind)k)) > 0)
             options.kinds |= 1u << k;
     }

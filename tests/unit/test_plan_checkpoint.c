@@ -167,7 +167,8 @@ static uint64_t lay(const stw_held *h, const uint64_t *shape, uint32_t kind, uin
             rest /= h->box.count[d];
             place += at[d] * source->stride[d];
         }
-        for (int d = 0; d < STW_BOX_DIMS; d++) element = element * shape[d] + h->box.first[d] + at[d];
+        for (int d = 0; d < STW_BOX_DIMS; d++)
+            element = element * shape[d] + h->box.first[d] + at[d];
         memory[place] = value_of(kind, h->tensor, element);
     }
     return n;
@@ -198,8 +199,7 @@ static void check_entries(const values *v, const uint64_t shapes[TENSORS][STW_BO
     for (uint32_t t = 0; t < TENSORS; t++)
         for (uint32_t k = 0; k < STW_N_SAVED; k++) {
             uint32_t n;
-            const stw_saved_part *parts =
-                stw_saved_parts(v->saved, (stw_saved_kind)k, t, &n);
+            const stw_saved_part *parts = stw_saved_parts(v->saved, (stw_saved_kind)k, t, &n);
             const stw_saved_entry *e = &v->saved->entries[parts[0].entry];
             CU_ASSERT_EQUAL(n, 1);
             const uint64_t width = stw_dtype_bits(e->dtype) / 8;
@@ -247,11 +247,11 @@ static void values_arrive_of(uint64_t seed) {
     stw_held held[TENSORS * RANKS * 3];
     stw_shares shares;
     uint32_t n = 0;
-    const stw_saved_options options = {
-        .kinds = (1u << STW_N_SAVED) - 1,
-        .dtypes = {STW_DTYPE_BF16, STW_DTYPE_F32, seed % 2 ? STW_DTYPE_BF16 : STW_DTYPE_F32,
-                   STW_DTYPE_F32},
-        .file_bytes = seed % 3 == 0 ? 64 : 0};
+    const stw_saved_options options = {.kinds = (1u << STW_N_SAVED) - 1,
+                                       .dtypes = {STW_DTYPE_BF16, STW_DTYPE_F32,
+                                                  seed % 2 ? STW_DTYPE_BF16 : STW_DTYPE_F32,
+                                                  STW_DTYPE_F32},
+                                       .file_bytes = seed % 3 == 0 ? 64 : 0};
     CHECK_OK(stw_saved_make(model, &options, &saved, err));
     for (uint32_t t = 0; t < TENSORS; t++) {
         hold(held, &n, &state, t, shapes[t], 1u << STW_SAVED_PARAMS);
@@ -300,11 +300,11 @@ static void gaps_are_named(void) {
     }
     CHECK_OK(stw_shares_make(pool, saved, 1, held, TENSORS, &shares, err));
     held[3].box.count[0]--;
-    CHECK_FAILS(stw_shares_make(pool, saved, 1, held, TENSORS, &shares, err),
-                STW_STATUS_BAD_INPUT, "layers.3");
+    CHECK_FAILS(stw_shares_make(pool, saved, 1, held, TENSORS, &shares, err), STW_STATUS_BAD_INPUT,
+                "layers.3");
     held[3].box.count[0] += 2;
-    CHECK_FAILS(stw_shares_make(pool, saved, 1, held, TENSORS, &shares, err),
-                STW_STATUS_BAD_INPUT, "outside");
+    CHECK_FAILS(stw_shares_make(pool, saved, 1, held, TENSORS, &shares, err), STW_STATUS_BAD_INPUT,
+                "outside");
     stw_saved_free(saved);
     stw_pool_free(pool);
     stw_model_free(model);
