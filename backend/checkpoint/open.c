@@ -25,8 +25,7 @@ static stw_status read_file(opener *o, const char *name, const char *lacks, stw_
     o->text = NULL;
     snprintf(o->file, sizeof o->file, "%s/%s", o->c->path, name);
     if (!stw_file_exists(o->file))
-        return stw_fail(err, STW_STATUS_BAD_INPUT, o->c->path, "is not complete: %s (%s)", lacks,
-                        name);
+        return stw_fail(err, STW_STATUS_BAD_INPUT, o->c->path, "%s (%s)", lacks, name);
     return stw_file_read(o->file, MOST_BYTES, &o->text, &o->length, err);
 }
 
@@ -47,9 +46,9 @@ static stw_status check_manifest(opener *o, stw_error *err) {
 }
 
 static stw_status read_marker(opener *o, uint32_t rank, stw_marker *m, stw_error *err) {
-    char name[32], lacks[64];
+    char name[32], lacks[80];
     stw_marker_name(rank, name);
-    snprintf(lacks, sizeof lacks, "rank %u did not end its save", rank);
+    snprintf(lacks, sizeof lacks, "is not complete: rank %u did not end its save", rank);
     stw_status status = read_file(o, name, lacks, err);
     stw_marker_init(m, o->c->pool);
     return status == STW_STATUS_OK ? stw_marker_read(o->file, o->text, (size_t)o->length, m, err)
@@ -109,7 +108,7 @@ static stw_status read_manifest(opener *o, stw_error *err) {
         STW_TRY(stw_fail(err, STW_STATUS_DISAGREE, o->file,
                          "is missing; expected a manifest of step %" PRIu64,
                          o->c->markers[0].step));
-    STW_TRY(read_file(o, STW_MANIFEST_NAME, "it has no manifest", err));
+    STW_TRY(read_file(o, STW_MANIFEST_NAME, "is not complete: it has no manifest", err));
     STW_TRY(check_manifest(o, err));
     STW_TRY(stw_manifest_read(o->file, o->text, (size_t)o->length, o->c->pool, m, err));
     const stw_marker same = {.save = m->save, .step = m->step, .rank = 0, .world = m->world};

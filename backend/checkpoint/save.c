@@ -39,6 +39,7 @@ typedef struct bucket {
 
 struct stw_saver {
     stw_saver_options options;
+    stw_save_head head; /* of the save */
     stw_plain_io *io;
     bucket buckets[2];
     stw_plain **files; /* [n_files] opened by the writer */
@@ -110,14 +111,14 @@ static uint64_t place_of(const bucket *b, uint64_t offset) {
 /* As much of the next item as the bucket has room for. *full: it has none, or for another file. */
 static stw_status fill_item(stw_saver *s, bucket *b, bool *full, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_save_item *item = &s->options.items[s->next];
+    const stw_save_item *item = &s->head.items[s->next];
     const uint64_t offset = item->offset + s->done, room = s->options.bucket_bytes;
     const uint64_t at = place_of(b, offset);
     *full = b->n > 0 && (b->file != item->file || at >= room);
     if (*full) return status;
     const uint64_t bytes = stw_min_u64(item->bytes - s->done, room - at);
     piece *last = b->n > 0 ? &b->pieces[b->n - 1] : NULL;
-    STW_TRY(s->options.read(s->options.state, item, s->done, b->memory + at, bytes, err));
+    STW_TRY(s->head.read(s->head.state, item, s->done, b->memory + at, bytes, err));
     if (b->n == 0)
         STW_TRY(stw_marker_begin(&s->marker, s->options.saved->files[item->file].name, err));
     STW_TRY(stw_marker_add(&s->marker, offset, bytes, err));
@@ -171,7 +172,7 @@ static stw_status fill_until(stw_saver *s, uint32_t end, stw_error *err) {
         s->marker.buckets[s->marker.n_buckets - 1].hash = hash_of(b, state);
         pthread_mutex_lock(&s->mutex);
         b->full = true;
-        s->turn = s->next < s->options.n_items ? s->options.items[s->next].turn : UINT32_MAX;
+        s->turn = s->next < s->head.n_items ? s->head.items[s->next].turn : UINT32_MAX;
         pthread_cond_broadcast(&s->change);
         pthread_mutex_unlock(&s->mutex);
     }
@@ -193,7 +194,7 @@ static void *read_rest(void *state) {
     stw_saver *s = state;
     (void)stw_locale_enter();
     stw_error error = STW_ERROR_INIT;
-    const stw_status status = fill_until(s, s->options.n_items, &error);
+    const stw_status status = fill_until(s, s->head.n_items, &error);
     end_reading(s, status, &error);
     return NULL;
 }
@@ -292,7 +293,7 @@ static stw_status complete(stw_saver *s, stw_error *err) {
     stw_marker_name(s->options.rank, name);
     snprintf(path, sizeof path, "%s/%s", s->partial.path, name);
     STW_TRY(stw_file_write(path, text.data, text.length, err));
-    STW_TRY(stw_partial_publish(&s->partial, s->options.keep, &s->result.published, err));
+    STW_TRY(stw_partial_publish(&s->partial, s->head.keep, &s->result.published, err));
 out:
     stw_text_free(&text);
     return status;
@@ -300,7 +301,7 @@ out:
 
 static uint64_t own_bytes(const stw_saver *s) {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < s->options.n_items; i++) bytes += s->options.items[i].bytes;
+    for (uint32_t i = 0; i < s->head.n_items; i++) bytes += s->head.items[i].bytes;
     return bytes;
 }
 
@@ -311,7 +312,7 @@ static void explain(const stw_saver *s, stw_status status, stw_error *error) {
     const size_t used = strlen(error->text);
     if (error->native == ENOENT && !stw_file_is_folder(s->partial.path)) {
         snprintf(error->text, sizeof error->text, "another rank has given up this save");
-    } else if (status == STW_STATUS_NO_RESOURCES && statvfs(s->options.folder, &room) == 0) {
+    } else if (status == STW_STATUS_NO_RESOURCES && statvfs(s->head.folder, &room) == 0) {
         stw_bytes_format((uint64_t)room.f_bavail * room.f_frsize, found, sizeof found);
         stw_bytes_format(own_bytes(s) - stw_min_u64(own_bytes(s), s->result.bytes), expected,
                          sizeof expected);
@@ -364,6 +365,7 @@ static stw_status prepare(stw_saver *s, const stw_save_head *head, stw_error *er
     stw_pool_free(s->pool);
     s->pool = stw_pool_new();
     if (s->pool == NULL) return no_memory(err);
+    s->head = *head;
     s->status = STW_STATUS_OK;
     s->error = (stw_error)STW_ERROR_INIT;
     s->next = 0;
@@ -371,11 +373,10 @@ static stw_status prepare(stw_saver *s, const stw_save_head *head, stw_error *er
     s->filling = 0;
     s->waited_s = 0;
     s->read = s->finished = false;
-    s->turn = s->options.n_items > 0 ? 0 : UINT32_MAX;
     for (int b = 0; b < 2; b++) s->buckets[b].full = false;
     s->result = (stw_saver_result){.step = head->step};
     s->start_s = stw_process_now_s();
-    s->partial = (stw_partial){.folder = s->options.folder,
+    s->partial = (stw_partial){.folder = s->head.folder,
                                .step = head->step,
                                .save = head->save,
                                .world = s->options.world};
@@ -386,6 +387,9 @@ static stw_status prepare(stw_saver *s, const stw_save_head *head, stw_error *er
     s->marker.world = s->options.world;
     STW_TRY(take_texts(s, head, err));
     STW_TRY(stw_partial_make(&s->partial, err));
+    pthread_mutex_lock(&s->mutex);
+    s->turn = s->head.n_items > 0 ? 0 : UINT32_MAX;
+    pthread_mutex_unlock(&s->mutex);
 out:
     return status;
 }
@@ -405,8 +409,8 @@ stw_status stw_saver_begin(stw_saver *s, const stw_save_head *head, stw_error *e
         s->begun = false;
         STW_TRY(stw_fail(err, STW_STATUS_NO_RESOURCES, "checkpoint", "no thread can be started"));
     }
-    status = fill_until(s, s->options.n_now, &error);
-    const bool more = status == STW_STATUS_OK && s->options.n_now < s->options.n_items;
+    status = fill_until(s, s->head.n_now, &error);
+    const bool more = status == STW_STATUS_OK && s->head.n_now < s->head.n_items;
     if (more && !start(&s->reader, &s->threads[0], read_rest, s))
         status =
             stw_fail(&error, STW_STATUS_NO_RESOURCES, "checkpoint", "no thread can be started");
@@ -419,7 +423,7 @@ out:
 
 void stw_saver_wait(stw_saver *s, uint32_t turn, double most_s) {
     pthread_mutex_lock(&s->mutex);
-    if (s->begun && s->turn <= turn && s->turn != UINT32_MAX && s->status == STW_STATUS_OK) {
+    if (s->turn <= turn && s->turn != UINT32_MAX && s->status == STW_STATUS_OK) {
         const double begin_s = stw_process_now_s();
         double now_s = begin_s;
         struct timespec until;
@@ -429,7 +433,7 @@ void stw_saver_wait(stw_saver *s, uint32_t turn, double most_s) {
             (void)pthread_cond_timedwait(&s->change, &s->mutex, &until);
             now_s = stw_process_now_s();
             if (s->waited_s + (now_s - begin_s) < most_s || s->status != STW_STATUS_OK) continue;
-            s->status = stw_fail(&s->error, STW_STATUS_IO, s->options.folder,
+            s->status = stw_fail(&s->error, STW_STATUS_IO, s->head.folder,
                                  "found a step that has waited %.0f s for the disk, expected fewer "
                                  "than %.0f s: this save is given up",
                                  s->waited_s + (now_s - begin_s), most_s);
@@ -473,6 +477,7 @@ stw_status stw_saver_new(const stw_saver_options *options, stw_saver **out, stw_
     if (options->bucket_bytes == 0) s->options.bucket_bytes = STW_SAVE_BUCKET_BYTES;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->change, NULL);
+    s->turn = UINT32_MAX;
     s->files = calloc((size_t)options->saved->n_files + 1, sizeof *s->files);
     if (s->files == NULL) STW_TRY(no_memory(err));
     for (int b = 0; b < 2; b++) {

@@ -26,14 +26,8 @@ typedef stw_status stw_save_read(void *state, const stw_save_item *item, uint64_
 #define STW_SAVE_BUCKET_BYTES (32ull << 20)
 
 typedef struct stw_saver_options {
-    const stw_saved *saved; /* everything is borrowed */
-    const char *folder;
+    const stw_saved *saved; /* borrowed */
     uint32_t rank, world;
-    uint32_t keep;              /* checkpoints beside which older ones go; 0: keep all */
-    const stw_save_item *items; /* the first n_now are read at once; the rest ascend by turn */
-    uint32_t n_items, n_now;
-    stw_save_read *read;
-    void *state;
     uint64_t bucket_bytes; /* 0: STW_SAVE_BUCKET_BYTES; a multiple of 4096 */
 } stw_saver_options;
 
@@ -50,12 +44,20 @@ typedef struct stw_save_text {
     const void *data;
     uint64_t bytes;
 } stw_save_text;
+/** A save; everything is borrowed until stw_saver_finish, but for the texts. */
 typedef struct stw_save_head {
+    const char *folder;
+    uint32_t keep; /* checkpoints beside which older ones go; 0: keep all */
     uint64_t step, save;
-    const stw_save_text *texts; /* rank 0: the manifest and others; copied */
+    const stw_save_text *texts; /* rank 0: the manifest and others */
     uint32_t n_texts;
+    const stw_save_item *items; /* the first n_now are read at once; the rest ascend by turn */
+    uint32_t n_items, n_now;
+    stw_save_read *read;
+    void *state;
 } stw_save_head;
-/** Begin a save; none may be under way. What fails is told by stw_saver_finish. */
+/** Begin a save; none may be under way. What fails is told by stw_saver_finish, unless nothing was
+ * begun. */
 STW_MUST_USE stw_status stw_saver_begin(stw_saver *saver, const stw_save_head *head,
                                         stw_error *err);
 /** Wait until all items of turns up to `turn` (UINT32_MAX: all) are read, or the save has failed.
@@ -75,5 +77,18 @@ typedef struct stw_saver_result {
 /** Wait for the end of the save. Its failure leaves earlier checkpoints as they are.
  * @return OK as well if there was none */
 STW_MUST_USE stw_status stw_saver_finish(stw_saver *saver, stw_saver_result *out, stw_error *err);
+
+/** The step and number of a save as its name, which is the same on all ranks. @param number of a
+ * run, the same on all ranks and of no other run */
+uint64_t stw_save_name(uint64_t number, uint64_t step);
+
+/** Files that rank 0 writes: the manifest, and what makes the folder one that others open. */
+#define STW_SAVE_TEXTS 3
+/** @param config path of the model's config.json; NULL: none
+ * @param pool of the texts */
+STW_MUST_USE stw_status stw_save_texts(stw_pool *pool, stw_manifest *manifest,
+                                       const stw_saved *saved, const char *config,
+                                       stw_save_text texts[STW_SAVE_TEXTS], uint32_t *n,
+                                       stw_error *err);
 
 #endif

@@ -87,6 +87,7 @@ typedef struct stw_rank_run {
     stw_exec_saves *saves;           /* NULL: no checkpoints are written */
     stw_exec_resume *resume;         /* what it goes on from; NULL: nothing */
     char resumed[64];                /* "step 100 of save 0123456789abcdef"; else "" */
+    bool in_session;                 /* a caller steps it, from any step to any */
     bool no_replay;                  /* the state cannot be replayed from its beginning */
     float *factors;                  /* [options->steps] clip factors */
     double norm; /* of the last step; NaN without clipping, or where it was NaN */
@@ -249,6 +250,8 @@ STW_MUST_USE stw_status stw_exec_compare_lists(const stw_exec_lists *lists, stw_
  * @param so_far what this rank has met, with its error in `err`
  * @return the same on every rank; DEVICE names the first difference: key, rank, both values */
 STW_MUST_USE stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err);
+/** DEVICE where ranks have not opened the same checkpoint. Collective. */
+STW_MUST_USE stw_status stw_exec_agree_resume(stw_rank_run *run, stw_error *err);
 /** Tell all ranks what this one has met: the first failure becomes everybody's. Collective. */
 STW_MUST_USE stw_status stw_exec_agree_status(stw_rank_run *run, stw_status so_far, stw_error *err);
 /** A barrier; DEVICE where ranks begin another movement, step, or with other learning rates. */

@@ -15,15 +15,11 @@
 #include "backend/executor/saved_rows.h"
 #include "backend/process.h"
 #include "core/checked.h"
-#include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
-#include "plan/files/plan_terms.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-
-#define MOST_CONFIG (16ull << 20)
 
 struct stw_exec_saves {
     stw_saved_job *job;
@@ -163,15 +159,8 @@ stw_status stw_exec_saves_open(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_saved_job_new(run->job, &s->job, err));
     STW_TRY(find_items(run, s, err));
     const stw_saver_options options = {.saved = s->job->saved,
-                                       .folder = o->checkpoint,
                                        .rank = run->ranks.rank,
                                        .world = run->ranks.world,
-                                       .keep = o->checkpoint_keep,
-                                       .items = s->items,
-                                       .n_items = s->n_items,
-                                       .n_now = s->n_now,
-                                       .read = read_item,
-                                       .state = run,
                                        .bucket_bytes = o->checkpoint_bucket};
     STW_TRY(stw_saver_new(&options, &s->saver, err));
     if (run->ranks.rank == 0) STW_TRY(stw_checkpoint_lock(o->checkpoint, &s->lock, err));
@@ -228,33 +217,10 @@ void stw_exec_saves_finish(stw_rank_run *run) {
             result.published ? "; complete" : "");
 }
 
-/* Lines "key = value" as terms, in a pool. */
-static stw_status take_terms(const stw_rank_run *run, stw_pool *pool, stw_manifest *m,
-                             stw_error *err) {
-    stw_text lines = STW_TEXT_INIT;
-    size_t room = 0;
-    stw_saved_term *terms = NULL;
-    stw_status status = stw_exec_state_terms(run, &lines, err);
-    for (stw_term t = stw_term_at(lines.data != NULL ? lines.data : "");
-         status == STW_STATUS_OK && t.key_length > 0; t = stw_term_at(stw_term_next(&t))) {
-        terms = stw_pool_grow(pool, terms, m->n_terms, m->n_terms + 1u, &room, sizeof *terms);
-        if (terms == NULL) {
-            status = no_memory(err);
-            break;
-        }
-        terms[m->n_terms++] =
-            (stw_saved_term){stw_pool_printf(pool, "%.*s", t.key_length, t.key),
-                             stw_pool_printf(pool, "%.*s", t.value_length, t.value)};
-    }
-    m->terms = terms;
-    stw_text_free(&lines);
-    return status;
-}
-
-static stw_status make_manifest(const stw_rank_run *run, const stw_save_head *head, stw_pool *pool,
-                                stw_text *out, stw_error *err) {
+static stw_status make_texts(const stw_rank_run *run, const stw_save_head *head, stw_pool *pool,
+                             stw_save_text *texts, uint32_t *n, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_saved *saved = run->saves->job->saved;
+    stw_text lines = STW_TEXT_INIT;
     char sample[17] = "";
     if (run->sample.length > 0)
         snprintf(sample, sizeof sample, "%016" PRIx64,
@@ -268,77 +234,50 @@ static stw_status make_manifest(const stw_rank_run *run, const stw_save_head *he
                       .params = run->job->model->params,
                       .seed = run->options->seed,
                       .sample = sample,
-                      .n_groups = run->plan->run.optimizer.n_groups + 1,
-                      .n_files = saved->n_files};
+                      .n_groups = run->plan->run.optimizer.n_groups + 1};
     for (uint32_t g = 0; g < m.n_groups; g++) stw_exec_rates(run, g, &m.lr[g], &m.weight_decay[g]);
     double *factors = stw_pool_array(pool, run->options->steps, sizeof *factors);
-    m.files = stw_pool_array(pool, (size_t)saved->n_files + 1, sizeof *m.files);
-    if (factors == NULL || m.files == NULL) STW_TRY(no_memory(err));
-    /* only of a run that stw_execute steps; a session has room for those of one step */
-    m.n_factors = head->step <= run->options->steps && !run->no_replay ? head->step : 0;
+    if (factors == NULL) STW_TRY(no_memory(err));
+    m.n_factors = run->in_session || run->no_replay ? 0 : head->step;
     for (uint64_t i = 0; i < m.n_factors; i++) factors[i] = (double)run->factors[i];
     m.factors = factors;
-    for (uint32_t f = 0; f < saved->n_files; f++) {
-        m.files[f].name = saved->files[f].name;
-        m.files[f].bytes = saved->files[f].bytes;
-    }
-    STW_TRY(take_terms(run, pool, &m, err));
-    STW_TRY(stw_manifest_write(&m, out, err));
+    STW_TRY(stw_exec_state_terms(run, &lines, err));
+    STW_TRY(stw_manifest_take_terms(&m, lines.data != NULL ? lines.data : "", err));
+    STW_TRY(stw_save_texts(pool, &m, run->saves->job->saved, run->options->checkpoint_config, texts,
+                           n, err));
 out:
-    return status;
-}
-
-/* The manifest and what makes the folder one that others open; of rank 0. */
-static stw_status begin_head(stw_rank_run *run, stw_save_head *head, stw_pool *pool,
-                             stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_text manifest = STW_TEXT_INIT, index = STW_TEXT_INIT;
-    stw_save_text texts[3];
-    char *config = NULL;
-    uint64_t length = 0;
-    const stw_saved *saved = run->saves->job->saved;
-    STW_TRY(make_manifest(run, head, pool, &manifest, err));
-    texts[head->n_texts++] = (stw_save_text){STW_MANIFEST_NAME, manifest.data, manifest.length};
-    if (saved->n_model_files > 0) {
-        STW_TRY(stw_saved_index(saved, &index, err));
-        texts[head->n_texts++] =
-            (stw_save_text){"model.safetensors.index.json", index.data, index.length};
-    }
-    if (run->options->checkpoint_config != NULL && saved->n_model_files > 0) {
-        STW_TRY(stw_file_read(run->options->checkpoint_config, MOST_CONFIG, &config, &length, err));
-        texts[head->n_texts++] = (stw_save_text){"config.json", config, length};
-    }
-    head->texts = texts;
-    STW_TRY(stw_saver_begin(run->saves->saver, head, err));
-out:
-    stw_text_free(&manifest);
-    stw_text_free(&index);
-    free(config);
+    stw_text_free(&lines);
     return status;
 }
 
 void stw_exec_save(stw_rank_run *run) {
+    stw_status status = STW_STATUS_OK;
     stw_exec_saves *s = run->saves;
     stw_error why = STW_ERROR_INIT;
-    const uint64_t name[2] = {s->number, run->step};
-    stw_save_head head = {.step = run->step, .save = XXH3_64bits(name, sizeof name)};
+    stw_save_text texts[STW_SAVE_TEXTS];
+    stw_save_head head = {.folder = run->options->checkpoint,
+                          .keep = run->options->checkpoint_keep,
+                          .step = run->step,
+                          .save = stw_save_name(s->number, run->step),
+                          .texts = texts,
+                          .items = s->items,
+                          .n_items = s->n_items,
+                          .n_now = s->n_now,
+                          .read = read_item,
+                          .state = run};
     stw_pool *pool = stw_pool_new();
-    stw_status status;
     stw_exec_saves_finish(run);
-    if (run->ranks.rank == 0 && !s->tidied)
-        stw_checkpoint_tidy(run->options->checkpoint, head.save);
-    s->tidied = true;
-    if (pool == NULL)
-        status = no_memory(&why);
-    else if (run->ranks.rank == 0)
-        status = begin_head(run, &head, pool, &why);
-    else
-        status = stw_saver_begin(s->saver, &head, &why);
+    if (pool == NULL) STW_TRY(no_memory(&why));
+    if (run->ranks.rank == 0) {
+        if (!s->tidied) stw_checkpoint_tidy(head.folder, head.save);
+        s->tidied = true;
+        STW_TRY(make_texts(run, &head, pool, texts, &head.n_texts, &why));
+    }
+    STW_TRY(stw_saver_begin(s->saver, &head, &why));
+    s->saved_step = run->step;
+out:
     stw_pool_free(pool);
-    if (status != STW_STATUS_OK)
-        warn(run->step, &why);
-    else
-        s->saved_step = run->step;
+    if (status != STW_STATUS_OK) warn(run->step, &why);
 }
 
 /* A step that waits for half of what peers wait for it gives the save up. */

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct stw_session {
     stw_executor_options options;
@@ -23,6 +24,7 @@ stw_status stw_session_open(const stw_plan *plan, const stw_executor_options *op
     session->options.other_grad = (stw_other_grad){0};
     STW_TRY(stw_backend_select(options->backend, &backend, err));
     STW_TRY(stw_exec_open(plan, &session->options, backend, &session->run, err));
+    session->run->in_session = true;
     *out = session;
     session = NULL;
 out:
@@ -140,6 +142,48 @@ stw_status stw_session_adopt(stw_session *session, stw_error *err) {
     STW_TRY(run->backend->commit(run->device, 0, err));
     session->has_params = true;
 out:
+    return status;
+}
+
+stw_status stw_session_save(stw_session *session, const stw_session_saves *saves, uint64_t step,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_rank_run *run = session->run;
+    if (!session->has_params)
+        return stw_fail(err, STW_STATUS_USAGE, "save",
+                        "the session has no parameters yet, expected a load first");
+    if (run->saves == NULL) {
+        session->options.checkpoint = stw_pool_string(run->pool, saves->folder);
+        session->options.checkpoint_config = stw_pool_string(run->pool, saves->config);
+        if (session->options.checkpoint == NULL)
+            return stw_fail(err, STW_STATUS_NO_MEMORY, "save", "out of memory");
+        STW_TRY(stw_exec_agree_status(run, stw_exec_saves_open(run, err), err));
+        STW_TRY(stw_exec_saves_agree(run, err));
+    } else if (strcmp(saves->folder, session->options.checkpoint) != 0) {
+        return stw_fail(err, STW_STATUS_USAGE, saves->folder,
+                        "expected %.300s, where the session saves", session->options.checkpoint);
+    }
+    session->options.checkpoint_keep = saves->keep;
+    run->step = step;
+    stw_exec_save(run);
+out:
+    return status;
+}
+
+stw_status stw_session_resume(stw_session *session, const char *path, uint64_t *step,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_rank_run *run = session->run;
+    if (session->has_params)
+        return stw_fail(err, STW_STATUS_USAGE, "resume", "the session has parameters already");
+    session->options.resume = path;
+    status = stw_exec_agree_status(run, stw_exec_resume_open(run, err), err);
+    if (status == STW_STATUS_OK) status = stw_exec_agree_resume(run, err);
+    if (status == STW_STATUS_OK) status = stw_exec_resume_load(run, err);
+    session->options.resume = NULL;
+    if (status == STW_STATUS_OK) *step = run->step;
+    session->has_params = session->has_stepped = status == STW_STATUS_OK;
+    stw_exec_resume_close(run);
     return status;
 }
 

@@ -41,6 +41,28 @@ static void put_files(const stw_manifest *m, stw_json *json) {
     stw_json_end(json);
 }
 
+stw_status stw_manifest_take_terms(stw_manifest *m, const char *lines, stw_error *err) {
+    size_t room = 0;
+    stw_saved_term *terms = NULL;
+    for (const char *l = lines; *l != '\0';) {
+        const size_t length = strcspn(l, "\n");
+        const char *equals = strstr(l, " = ");
+        if (equals == NULL || equals >= l + length)
+            return stw_fail(err, STW_STATUS_USAGE, "terms",
+                            "found \"%.*s\", expected lines \"key = value\"",
+                            length < 60 ? (int)length : 60, l);
+        terms = stw_pool_grow(m->pool, terms, m->n_terms, m->n_terms + 1u, &room, sizeof *terms);
+        if (terms == NULL) return no_memory(err);
+        stw_saved_term *t = &terms[m->n_terms++];
+        t->key = stw_pool_printf(m->pool, "%.*s", (int)(equals - l), l);
+        t->value = stw_pool_printf(m->pool, "%.*s", (int)(l + length - equals - 3), equals + 3);
+        if (t->key == NULL || t->value == NULL) return no_memory(err);
+        l += length + (l[length] == '\n' ? 1 : 0);
+    }
+    m->terms = terms;
+    return STW_STATUS_OK;
+}
+
 stw_status stw_manifest_write(const stw_manifest *m, stw_text *out, stw_error *err) {
     stw_json *json = stw_json_new();
     stw_json_begin_object(json, NULL);

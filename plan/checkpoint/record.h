@@ -80,6 +80,9 @@ typedef struct stw_manifest {
     } * files; /* safetensors */
 } stw_manifest;
 
+/** Take terms from lines "key = value", in the manifest's pool. */
+STW_MUST_USE stw_status stw_manifest_take_terms(stw_manifest *manifest, const char *lines,
+                                                stw_error *err);
 STW_MUST_USE stw_status stw_manifest_write(const stw_manifest *manifest, stw_text *out,
                                            stw_error *err);
 /** @param out everything in `pool` */
