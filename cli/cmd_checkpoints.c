@@ -69,8 +69,8 @@ static stw_status find(look *l, stw_error *err) {
     stw_progress_phase("verifying", STW_PROGRESS_BYTES, bytes);
     for (uint32_t i = 0; i < l->list.n; i++)
         if (l->found[i].whole != NULL)
-            STW_TRY(stw_checkpoint_verify(l->found[i].whole, progress, NULL, &l->found[i].damage,
-                                          err));
+            STW_TRY(
+                stw_checkpoint_verify(l->found[i].whole, progress, NULL, &l->found[i].damage, err));
 out:
     stw_progress_end();
     return status;
@@ -144,10 +144,10 @@ static void put_json(const look *l, stw_json *json) {
 }
 
 static stw_status put(const look *l, stw_format format, stw_text *out, stw_error *err) {
-    static const char *const heads[] = {"checkpoint", ">step", ">ranks", ">size", "complete",
-                                        ">age"};
-    static const char *const verify_heads[] = {"checkpoint", ">step", ">ranks", ">size", "result",
-                                               ">age"};
+    static const char *const heads[] = {"checkpoint", ">step",    ">ranks",
+                                        ">size",      "complete", ">age"};
+    static const char *const verify_heads[] = {"checkpoint", ">step",  ">ranks",
+                                               ">size",      "result", ">age"};
     stw_table table;
     if (format == STW_FORMAT_JSON) {
         stw_json *json = stw_json_new();

@@ -635,6 +635,145 @@ STW_API_CHECKED stw_status_t stw_write_state(stw_optimizer_t *optimizer, const c
                                              uint32_t tensor, uint64_t first, uint64_t elements,
                                              const void *from, stw_error_t *error);
 
+/* ---- weights that move between ranks ------------------------------------------------------- */
+
+/* Tensors lie in pieces on ranks ("sources") and go to pieces on ranks ("targets"), the same ranks
+ * or others, cut otherwise. Every rank describes all pieces of all ranks alike, so that no rank
+ * asks another: the schedule is a pure function, made once and used for every sync. It cuts the way
+ * into rounds. In a round each rank packs what it sends into a send buffer (cast to the dtype that
+ * travels), messages go from rank to rank (the caller sends them: torch.distributed, NCCL, MPI),
+ * and each rank places what came, and what it had itself, where it belongs. Buffers are bounded,
+ * whatever the largest tensor is: larger ones are split. A byte travels once to each rank that
+ * lacks it; of several ranks that have it one is chosen (the rank itself, else the one that has
+ * sent least). */
+
+#define STOWAGE_MAX_DIMS 4
+typedef struct stw_sync_tensor_t {
+    const char *name;  /* for errors; it may differ between ranks */
+    const char *dtype; /* in which it travels and arrives: "F32", "BF16", "F16" */
+    uint32_t dims;     /* 0 to STOWAGE_MAX_DIMS; 0: one element */
+    uint64_t shape[STOWAGE_MAX_DIMS];
+} stw_sync_tensor_t;
+
+/* A box of a tensor, and where it lies. Dimensions beyond the tensor's have first 0, count 1 and
+ * any stride. A box with a count of 0 is empty. */
+typedef struct stw_sync_piece_t {
+    uint32_t rank, tensor;
+    uint64_t first[STOWAGE_MAX_DIMS], count[STOWAGE_MAX_DIMS];
+    /* Element `offset` of memory `memory` is the box's first element, neighbours along dimension d
+     * are stride[d] elements apart; all three are looked at on the piece's own rank alone. Numbers
+     * of memories are the rank's own, from 0; addresses come with stw_open_sync. A target whose
+     * memory is STOWAGE_NONE, on every rank, is handed over in the bucket of a round instead
+     * (stw_get_sync_parts), in C order. */
+    uint32_t memory;
+    uint64_t offset, stride[STOWAGE_MAX_DIMS];
+    const char *dtype; /* as it lies: sources "F32", "BF16", "F16"; targets: the tensor's dtype */
+} stw_sync_piece_t;
+
+typedef struct stw_sync_options_t {
+    const stw_sync_tensor_t *tensors;
+    const stw_sync_piece_t *sources, *targets;
+    uint32_t n_tensors, n_sources, n_targets;
+    uint32_t world;        /* ranks */
+    uint64_t bucket_bytes; /* the most that send buffer, receive buffer and bucket of a rank take
+                              together; at least 1 MiB */
+} stw_sync_options_t;
+
+typedef struct stw_schedule_t stw_schedule_t;
+/** Make the schedule of a sync. It borrows nothing; any number of threads may read it.
+ * @return BAD_INPUT with the tensor and the piece that is wrong, or an element of a target that no
+ * source has */
+STW_API_CHECKED stw_status_t stw_plan_sync(const stw_sync_options_t *options, size_t size,
+                                           stw_schedule_t **out, stw_error_t *error);
+STW_API void stw_free_schedule(stw_schedule_t *schedule);
+
+typedef struct stw_schedule_info_t {
+    uint32_t rounds;
+    /* Of the buffers of this rank: the most of any round, in multiples of 16. Together at most
+     * stw_sync_options_t.bucket_bytes. */
+    uint64_t send_bytes, receive_bytes, bucket_bytes;
+    uint64_t sent_bytes, received_bytes; /* that travel from and to this rank in a sync */
+    uint64_t own_bytes;                  /* of its targets, that it has itself */
+    uint64_t sum; /* of the whole schedule: equal where ranks described the same; compare it once */
+} stw_schedule_info_t;
+/** @return USAGE for a rank outside the world */
+STW_API_CHECKED stw_status_t stw_get_schedule_info(const stw_schedule_t *schedule, uint32_t rank,
+                                                   stw_schedule_info_t *out, size_t size,
+                                                   stw_error_t *error);
+
+typedef struct stw_sync_message_t {
+    uint32_t peer;
+    int sends; /* 1: from `offset` of the send buffer to peer; 0: from peer to the receive buffer */
+    uint64_t offset, bytes; /* offset: a multiple of 16 */
+} stw_sync_message_t;
+/** Messages of a rank in a round. Those between two ranks are in the same order on both. Messages
+ * to several ranks may share bytes of the send buffer.
+ * @param out n messages, which belong to the schedule */
+STW_API_CHECKED stw_status_t stw_get_sync_messages(const stw_schedule_t *schedule, uint32_t rank,
+                                                   uint32_t round, const stw_sync_message_t **out,
+                                                   uint32_t *n, stw_error_t *error);
+
+/* What the bucket of a round holds: boxes of targets without memory. */
+typedef struct stw_sync_part_t {
+    uint32_t tensor, target; /* target: index in stw_sync_options_t.targets */
+    uint64_t first[STOWAGE_MAX_DIMS], count[STOWAGE_MAX_DIMS]; /* a box of the tensor */
+    uint64_t offset; /* bytes, in the bucket; a multiple of 16 */
+    int last;        /* 1: the target is whole with this part */
+} stw_sync_part_t;
+/** @param out n parts, which belong to the schedule, by their offsets */
+STW_API_CHECKED stw_status_t stw_get_sync_parts(const stw_schedule_t *schedule, uint32_t rank,
+                                                uint32_t round, const stw_sync_part_t **out,
+                                                uint32_t *n, stw_error_t *error);
+
+/* A schedule on a device, of one rank. Calls queue work on the caller's stream (cudaStream_t with
+ * "cuda"; NULL: the legacy default stream) and return; with "host" streams are ignored and work is
+ * done when a call returns. Packing a round may overlap placing another one with other buffers; the
+ * caller orders packing, sending and placing of one round. With "cuda" calls leave the calling
+ * thread's current device at the sync's, and none but stw_open_sync allocates. */
+typedef struct stw_sync_t stw_sync_t;
+
+typedef struct stw_open_sync_t {
+    const char *backend; /* "auto" (NULL), "cuda", "host" */
+    int gpu_is_given; /* 1: `gpu` is the device's ordinal; 0: it is the thread's current device */
+    uint32_t gpu;
+    /* Addresses of this rank's memories, by their numbers, on multiples of their widest element;
+     * NULL only for those without elements. With "cuda" GPU memory, or page-locked host memory,
+     * which the GPU reads and writes by itself. Memories of sources and of targets are apart. */
+    const void *const *sources;
+    void *const *targets;
+    uint32_t n_sources, n_targets;
+} stw_open_sync_t;
+/** @param schedule must outlive the sync
+ * @return USAGE with the number of a memory that is missing or not aligned, or with the address of
+ * one that the GPU does not reach */
+STW_API_CHECKED stw_status_t stw_open_sync(const stw_schedule_t *schedule, uint32_t rank,
+                                           const stw_open_sync_t *options, size_t size,
+                                           stw_sync_t **out, stw_error_t *error);
+/** Waits for work under way. In a child of the process that opened the sync only the child's handle
+ * is freed. */
+STW_API void stw_free_sync(stw_sync_t *sync);
+/** Memories are elsewhere from the next call on: all of them anew, as in stw_open_sync. If any has
+ * moved, it waits for work under way. */
+STW_API_CHECKED stw_status_t stw_bind_sync(stw_sync_t *sync, const void *const *sources,
+                                           uint32_t n_sources, void *const *targets,
+                                           uint32_t n_targets, stw_error_t *error);
+/** Gather what this rank sends in a round.
+ * @param send send_bytes of stw_schedule_info_t, on a multiple of 4 bytes, of 16 where it is to be
+ * fast; NULL where they are 0 */
+STW_API_CHECKED stw_status_t stw_pack_round(stw_sync_t *sync, uint32_t round, void *send,
+                                            void *stream, stw_error_t *error);
+/** Bring what came in the receive buffer, and what the rank has itself, to target memories and into
+ * the bucket.
+ * @param receive, bucket as `send` above */
+STW_API_CHECKED stw_status_t stw_place_round(stw_sync_t *sync, uint32_t round, const void *receive,
+                                             void *bucket, void *stream, stw_error_t *error);
+/** A 64-bit sum of bytes in GPU or host memory, filled up with zeros to words of 8 bytes: equal
+ * bytes have equal sums on every backend. For comparing both sides of a message. Blocks until the
+ * work of `stream` is done.
+ * @param address a multiple of 8 bytes */
+STW_API_CHECKED stw_status_t stw_sum_bytes(stw_sync_t *sync, const void *address, uint64_t bytes,
+                                           void *stream, uint64_t *out, stw_error_t *error);
+
 /* ---- checkpoints --------------------------------------------------------------------------- */
 
 /* Model and optimizer of a job in one folder: sharded safetensors with published names, which any

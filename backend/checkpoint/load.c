@@ -313,7 +313,8 @@ static stw_status load(loader *l, stw_error *err) {
     for (uint32_t s = 0; s < l->n_sources; s++)
         STW_TRY(stw_plain_open(l->io, l->sources[s].path, false, &l->sources[s].file, err));
     const uint32_t cores = stw_threads_cores();
-    STW_TRY(stw_threads_new(cores < READERS ? cores : READERS, &threads, err));
+    if (!l->options->one_thread)
+        STW_TRY(stw_threads_new(cores < READERS ? cores : READERS, &threads, err));
     stw_threads_for(threads, l->n_tasks, 1, load_some, l);
     status = l->status;
     if (status != STW_STATUS_OK && err != NULL) *err = l->error;

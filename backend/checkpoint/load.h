@@ -15,7 +15,7 @@ typedef struct stw_load_need {
     uint64_t at; /* `where` and `at` are for whoever places them */
 } stw_load_need;
 
-/** Place bytes [skip, skip + bytes) of a need; one thread at a time. */
+/** Place bytes [skip, skip + bytes) of a need; one thread at a time, any of several. */
 typedef stw_status stw_load_place(void *state, const stw_load_need *need, uint64_t skip,
                                   const void *from, uint64_t bytes, stw_error *err);
 
@@ -27,6 +27,7 @@ typedef struct stw_load_options {
     /** Buckets of which nothing is needed are verified as well, as one of `parts` ranks, which
      * divide them: part p those whose number modulo `parts` is p. parts 0: none are. */
     uint32_t part, parts;
+    bool one_thread;                               /* everything is done by the calling thread */
     void (*progress)(void *state, uint64_t bytes); /* NULL: none */
 } stw_load_options;
 

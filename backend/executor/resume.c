@@ -291,6 +291,7 @@ static stw_status load_pass(collector *c, bool first, stw_error *err) {
                                       .n_needs = c->n,
                                       .place = place,
                                       .state = c,
+                                      .one_thread = c->run->backend->gpu,
                                       .part = c->run->ranks.rank,
                                       .parts = first ? c->run->ranks.world : 0};
     STW_TRY(stw_checkpoint_load(c->run->resume->checkpoint, &options, err));

@@ -157,8 +157,10 @@ stw_status stw_session_save(stw_session *session, const stw_session_saves *saves
         session->options.checkpoint_config = stw_pool_string(run->pool, saves->config);
         if (session->options.checkpoint == NULL)
             return stw_fail(err, STW_STATUS_NO_MEMORY, "save", "out of memory");
-        STW_TRY(stw_exec_agree_status(run, stw_exec_saves_open(run, err), err));
-        STW_TRY(stw_exec_saves_agree(run, err));
+        status = stw_exec_agree_status(run, stw_exec_saves_open(run, err), err);
+        if (status == STW_STATUS_OK) status = stw_exec_saves_agree(run, err);
+        if (status != STW_STATUS_OK) stw_exec_saves_close(run);
+        STW_TRY(status);
     } else if (strcmp(saves->folder, session->options.checkpoint) != 0) {
         return stw_fail(err, STW_STATUS_USAGE, saves->folder,
                         "expected %.300s, where the session saves", session->options.checkpoint);
