@@ -911,7 +911,9 @@ STW_API int stw_get_checkpoint_group(const stw_checkpoint_t *checkpoint, uint32_
 STW_API int stw_get_checkpoint_file(const stw_checkpoint_t *checkpoint, uint32_t i,
                                     const char **name, uint64_t *bytes, int *model);
 /** Read what this rank holds, in whatever world and partition it was saved. Each bucket is read
- * once and verified before anything of it is handed over; after a failure targets hold a part of
+ * once and verified before anything of it is handed over, and the ranks of the job divide those of
+ * which nobody needs anything: compare the statuses of all before any state is used. After a
+ * failure targets hold a part of
  * the state and must not be used. Values are converted to the dtypes of `saved`. A master that the
  * checkpoint lacks is made of its parameters; F32 parameters without a master are those of the
  * checkpoint's master, if it has one.

@@ -208,8 +208,9 @@ static stw_status add_target(collector *c, uint32_t piece, uint32_t kind, stw_er
     return stw_saved_rows(c->stored, &source, add_need, c, err);
 }
 
-/* Kinds of different sources go together, so that a bucket is read once. */
-static stw_status load_pass(collector *c, stw_error *err) {
+/* Kinds of different sources go together, so that a bucket is read once. The ranks of the job
+ * divide the buckets of which nothing is needed. */
+static stw_status load_pass(collector *c, bool first, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t used = 0;
     c->n = 0;
@@ -222,8 +223,13 @@ static stw_status load_pass(collector *c, stw_error *err) {
             if (c->h->sources[(size_t)p * STW_N_SAVED + k].component != NULL)
                 STW_TRY(add_target(c, p, k, err));
     }
-    const stw_load_options options = {
-        .needs = c->needs, .n_needs = c->n, .place = place, .state = c, .one_thread = true};
+    const stw_load_options options = {.needs = c->needs,
+                                      .n_needs = c->n,
+                                      .place = place,
+                                      .state = c,
+                                      .one_thread = true,
+                                      .part = c->h->rank,
+                                      .parts = first ? c->h->world : 0};
     STW_TRY(stw_checkpoint_load(c->checkpoint, &options, err));
 out:
     return status;
@@ -236,7 +242,9 @@ static stw_status load(const stw_checkpoint *checkpoint, stw_saved_t *h, stw_err
     if (c.scratch == NULL) STW_TRY(no_memory(err));
     STW_TRY(stw_checkpoint_stored(checkpoint, &h->model, h->frozen, &c.stored, err));
     STW_TRY(find_kinds(&c, err));
-    while (!(c.done[0] && c.done[1] && c.done[2] && c.done[3])) STW_TRY(load_pass(&c, err));
+    for (bool first = true; first || !(c.done[0] && c.done[1] && c.done[2] && c.done[3]);
+         first = false)
+        STW_TRY(load_pass(&c, first, err));
 out:
     stw_saved_free(c.stored);
     free(c.needs);

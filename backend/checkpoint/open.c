@@ -77,27 +77,38 @@ static uint64_t marked_bytes(const stw_checkpoint *c, const char *name) {
     return bytes;
 }
 
-/* Files of tensors: there, as long as stated, and every byte in a bucket. */
+static stw_status check_file(opener *o, const char *name, uint64_t bytes, stw_error *err) {
+    struct stat info;
+    snprintf(o->file, sizeof o->file, "%s/%s", o->c->path, name);
+    if (stat(o->file, &info) != 0)
+        return stw_fail(err, STW_STATUS_DISAGREE, o->file, "is missing; expected %" PRIu64 " bytes",
+                        bytes);
+    if ((uint64_t)info.st_size != bytes)
+        return stw_fail(err, STW_STATUS_DISAGREE, o->file,
+                        "found %" PRIu64 " bytes, expected %" PRIu64, (uint64_t)info.st_size,
+                        bytes);
+    return STW_STATUS_OK;
+}
+
+/* Files are there, as long as stated, and those of tensors have every byte in a bucket. */
 static stw_status check_files(opener *o, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
     for (uint32_t f = 0; f < o->c->manifest.n_files; f++) {
-        struct stat info;
         const char *name = o->c->manifest.files[f].name;
         const uint64_t bytes = o->c->manifest.files[f].bytes;
-        snprintf(o->file, sizeof o->file, "%s/%s", o->c->path, name);
-        if (stat(o->file, &info) != 0)
-            return stw_fail(err, STW_STATUS_DISAGREE, o->file,
-                            "is missing; expected %" PRIu64 " bytes", bytes);
-        if ((uint64_t)info.st_size != bytes)
-            return stw_fail(err, STW_STATUS_DISAGREE, o->file,
-                            "found %" PRIu64 " bytes, expected %" PRIu64, (uint64_t)info.st_size,
-                            bytes);
+        STW_TRY(check_file(o, name, bytes, err));
         const uint64_t marked = marked_bytes(o->c, name);
         if (marked != bytes)
-            return stw_fail(err, STW_STATUS_DISAGREE, o->file,
-                            "the markers list %" PRIu64 " of its %" PRIu64 " bytes", marked, bytes);
+            STW_TRY(stw_fail(err, STW_STATUS_DISAGREE, o->file,
+                             "the markers list %" PRIu64 " of its %" PRIu64 " bytes", marked,
+                             bytes));
         o->c->bytes = stw_plus(o->c->bytes, bytes);
     }
-    return STW_STATUS_OK;
+    const stw_marker *m = &o->c->markers[0]; /* rank 0 writes the others */
+    for (uint32_t f = 0; f < m->n_files; f++)
+        STW_TRY(check_file(o, m->files[f], marked_bytes(o->c, m->files[f]), err));
+out:
+    return status;
 }
 
 static stw_status read_manifest(opener *o, stw_error *err) {

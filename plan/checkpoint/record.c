@@ -152,6 +152,8 @@ static stw_status read_line(const reader *r, const char *line, stw_error *err) {
     uint64_t hash = 0;
     if (strncmp(line, "bytes ", 6) == 0) return read_bytes(r, line, err);
     if (strncmp(line, "bucket ", 7) == 0) {
+        if (m->n_buckets > 0 && m->buckets[m->n_buckets - 1].n_extents == 0)
+            return bad(r, "bytes of the bucket before", err);
         if (sscanf(line, "bucket %" SCNu32 " %" SCNx64, &file, &hash) != 2 || file >= m->n_files)
             return bad(r, "the number of a file and a hash", err);
         stw_status status = stw_marker_begin(m, m->files[file], err);
@@ -188,7 +190,8 @@ stw_status stw_marker_read(const char *file, const char *text, size_t length, st
         STW_TRY(read_line(&r, line, err));
         at += n;
     }
-    if (r.line < 4 || out->rank >= out->world)
+    if (r.line < 4 || out->rank >= out->world ||
+        (out->n_buckets > 0 && out->buckets[out->n_buckets - 1].n_extents == 0))
         STW_TRY(bad(&r, "save, step, rank and number of ranks", err));
 out:
     return status;
