@@ -54,7 +54,14 @@ static verdict judge(const char *key) {
     return CHANGED;
 }
 
-static stw_status compare_term(const stw_rank_run *run, const char *key, const char *found,
+/* The state is not what this run would have made of the first weights. */
+static void forgo_replay(stw_rank_run *run, const char *why) {
+    if (!run->no_replay && !run->in_session && run->ranks.rank == 0)
+        stw_log(STW_LOG_INFO, "no element is compared with a replay from the first step: %s", why);
+    run->no_replay = true;
+}
+
+static stw_status compare_term(stw_rank_run *run, const char *key, const char *found,
                                const char *expected, stw_error *err) {
     const verdict what = judge(key);
     if (strcmp(found, expected) == 0) return STW_STATUS_OK;
@@ -63,6 +70,7 @@ static stw_status compare_term(const stw_rank_run *run, const char *key, const c
                         "found %.200s in the checkpoint %.300s, expected %.200s, which the plan "
                         "has",
                         found, run->resume->checkpoint->path, expected);
+    forgo_replay(run, key);
     if (what != CONVERTED && run->ranks.rank == 0)
         stw_log(STW_LOG_WARN, "%s: the checkpoint has %s, the plan %s; the %s counts", key, found,
                 expected, what == TAKEN_OVER ? "checkpoint's" : "plan's");
@@ -108,7 +116,8 @@ static stw_status compare_run(stw_rank_run *run, stw_error *err) {
                         run->options->steps, m->step, run->resume->checkpoint->path);
     for (uint64_t i = 0; i < m->n_factors && i < m->step; i++)
         run->factors[i] = (float)m->factors[i];
-    run->no_replay = run->plan->run.optimizer.clip_norm > 0.0 && m->n_factors < m->step;
+    if (run->plan->run.optimizer.clip_norm > 0.0 && m->n_factors < m->step)
+        forgo_replay(run, "the checkpoint has no clip factors");
     return STW_STATUS_OK;
 }
 
@@ -314,12 +323,24 @@ out:
     return status;
 }
 
+/* A rank that does not see weights files has no sample of them, and replays nothing. */
+static void compare_weights(stw_rank_run *run) {
+    char sample[17] = "";
+    if (run->sample.length == 0 && run->weights_path != NULL) return;
+    if (run->sample.length > 0)
+        snprintf(sample, sizeof sample, "%016" PRIx64,
+                 (uint64_t)XXH3_64bits(run->sample.data, run->sample.length));
+    if (strcmp(sample, run->resume->checkpoint->manifest.sample) != 0)
+        forgo_replay(run, "the training began with other weights files");
+}
+
 stw_status stw_exec_resume_load(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const double begin_s = stw_process_now_s();
     stw_exec_progress(run, "reading the checkpoint", STW_PROGRESS_BYTES,
                       run->resume->checkpoint->bytes / run->ranks.world);
     run->step = run->resume->checkpoint->manifest.step;
+    compare_weights(run);
     for (uint32_t m = 0; m < run->program->n_movements; m++) {
         const stw_movement *movement = &run->program->movements[m];
         if (movement->phase != STW_PHASE_LOAD || run->schedules[m] == NULL) continue;
