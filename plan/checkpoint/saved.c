@@ -91,8 +91,9 @@ static stw_status add_published(maker *m, const stw_names_part *from, stw_error 
     stw_saved_part part = {.entry = m->entry_of[from->published]};
     stw_names_box own, other;
     if (part.entry == STW_NAMES_NONE) {
-        stw_saved_entry entry = {
-            .name = published->name, .dtype = tensor->dtype, .rank = published->rank};
+        stw_saved_entry entry = {.name = stw_pool_string(m->saved->pool, published->name),
+                                 .dtype = tensor->dtype,
+                                 .rank = published->rank};
         memcpy(entry.shape, published->shape, sizeof entry.shape);
         part.entry = m->entry_of[from->published] = m->saved->n_entries;
         STW_TRY(add_entry(m, &entry, err));
