@@ -59,6 +59,7 @@ struct stw_saver {
     pthread_cond_t change;
     uint32_t turn;       /* of the item that is read next; UINT32_MAX: none is left */
     bool read, finished; /* all items are; and written, or given up */
+    bool marked;         /* this rank's marker is written: what is there may be whole */
     stw_status status;   /* the first failure */
     stw_error error;
     stw_saver_result result;
@@ -293,6 +294,7 @@ static stw_status complete(stw_saver *s, stw_error *err) {
     stw_marker_name(s->options.rank, name);
     snprintf(path, sizeof path, "%s/%s", s->partial.path, name);
     STW_TRY(stw_file_write(path, text.data, text.length, err));
+    s->marked = true;
     STW_TRY(stw_partial_publish(&s->partial, s->head.keep, &s->result.published, err));
 out:
     stw_text_free(&text);
@@ -334,7 +336,7 @@ static void *write_all(void *state) {
         stw_plain_close(s->files[f]);
         s->files[f] = NULL;
     }
-    if (has_failed(s)) stw_partial_drop(&s->partial);
+    if (has_failed(s) && !s->marked) stw_partial_drop(&s->partial);
     pthread_mutex_lock(&s->mutex);
     s->finished = true;
     s->result.seconds = stw_process_now_s() - s->start_s;
@@ -372,7 +374,7 @@ static stw_status prepare(stw_saver *s, const stw_save_head *head, stw_error *er
     s->done = 0;
     s->filling = 0;
     s->waited_s = 0;
-    s->read = s->finished = false;
+    s->read = s->finished = s->marked = false;
     for (int b = 0; b < 2; b++) s->buckets[b].full = false;
     s->result = (stw_saver_result){.step = head->step};
     s->start_s = stw_process_now_s();
@@ -492,6 +494,11 @@ stw_status stw_saver_new(const stw_saver_options *options, stw_saver **out, stw_
 out:
     stw_saver_free(s);
     return status;
+}
+
+void *stw_saver_bucket(const stw_saver *s, int number, uint64_t *bytes) {
+    *bytes = s->options.bucket_bytes;
+    return s->buckets[number].memory;
 }
 
 void stw_saver_free(stw_saver *s) {

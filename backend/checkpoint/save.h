@@ -38,6 +38,9 @@ STW_MUST_USE stw_status stw_saver_new(const stw_saver_options *options, stw_save
 /** A save under way is finished first. NULL is fine. */
 void stw_saver_free(stw_saver *saver);
 
+/** Memory of bucket 0 or 1, for page-locking. */
+void *stw_saver_bucket(const stw_saver *saver, int number, uint64_t *bytes);
+
 /** A small file that rank 0 writes beside the others. */
 typedef struct stw_save_text {
     const char *name;

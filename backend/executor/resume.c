@@ -9,6 +9,7 @@
 
 #include "backend/checkpoint/load.h"
 #include "backend/checkpoint/stored.h"
+#include "backend/executor/resume_kept.h"
 #include "backend/executor/saved_rows.h"
 #include "backend/host/kernels.h"
 #include "backend/process.h"
@@ -20,7 +21,8 @@
 #include <xxhash.h>
 
 struct stw_exec_resume {
-    stw_checkpoint *checkpoint;
+    stw_resume_kept kept;       /* state on NVMe, */
+    stw_checkpoint *checkpoint; /* or a checkpoint; NULL: none */
     stw_saved *stored;
     stw_saved_kind source[STW_N_SAVED]; /* which kind a kind is made of */
     unsigned char *scratch;             /* [SCRATCH_BYTES] converted values */
@@ -150,17 +152,11 @@ static stw_status find_sources(stw_rank_run *run, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-stw_status stw_exec_resume_open(stw_rank_run *run, stw_error *err) {
+static stw_status open_checkpoint(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    stw_exec_resume *r = run->resume;
     stw_text lines = STW_TEXT_INIT;
-    if (run->options->resume == NULL) return status;
-    stw_exec_resume *r = run->resume = stw_pool_alloc(run->pool, sizeof *r);
-    if (r == NULL) return no_memory(err);
-    status = stw_checkpoint_newest(run->options->resume, &r->checkpoint, err);
-    if (status != STW_STATUS_OK) {
-        run->resume = NULL;
-        return status;
-    }
+    STW_TRY(stw_checkpoint_newest(run->options->resume, &r->checkpoint, err));
     STW_TRY(stw_exec_state_terms(run, &lines, err));
     STW_TRY(compare_terms(run, lines.data != NULL ? lines.data : "", err));
     STW_TRY(compare_run(run, err));
@@ -177,8 +173,39 @@ out:
     return status;
 }
 
+static stw_status open_kept(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_resume_kept *k = &run->resume->kept;
+    STW_TRY(stw_resume_kept_open(run, k, err));
+    if (!run->in_session && k->step.step > run->options->steps)
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, "--steps",
+                         "found %u, expected at least %" PRIu64 ": that many are in %.300s",
+                         run->options->steps, k->step.step, k->file->path));
+    if (run->plan->run.optimizer.clip_norm > 0.0)
+        forgo_replay(run, "state on NVMe has no clip factors");
+    run->first_step = k->step.step + 1;
+    snprintf(run->resumed, sizeof run->resumed, "step %" PRIu64 " of run %016" PRIx64, k->step.step,
+             k->file->header.run);
+out:
+    return status;
+}
+
+/* A folder of checkpoints, or one of state on NVMe. */
+stw_status stw_exec_resume_open(stw_rank_run *run, stw_error *err) {
+    const char *path = run->options->resume;
+    if (path == NULL) return STW_STATUS_OK;
+    stw_checkpoint_list list;
+    const bool scanned = stw_checkpoint_scan(path, &list, NULL) == STW_STATUS_OK;
+    const bool any = scanned && list.n > 0;
+    if (scanned) stw_checkpoint_list_free(&list);
+    run->resume = stw_pool_alloc(run->pool, sizeof *run->resume);
+    if (run->resume == NULL) return no_memory(err);
+    return !any && stw_resume_kept_is(path) ? open_kept(run, err) : open_checkpoint(run, err);
+}
+
 void stw_exec_resume_close(stw_rank_run *run) {
     if (run->resume == NULL) return;
+    stw_resume_kept_close(&run->resume->kept);
     stw_checkpoint_close(run->resume->checkpoint);
     stw_saved_free(run->resume->stored);
     free(run->resume->scratch);
@@ -311,13 +338,15 @@ out:
 static stw_status load(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     collector c = {.run = run};
+    if (run->resume->checkpoint == NULL) {
+        STW_TRY(stw_resume_kept_load(run, &run->resume->kept, err));
+        goto out;
+    }
     run->resume->scratch = malloc(SCRATCH_BYTES);
     if (run->resume->scratch == NULL) STW_TRY(no_memory(err));
     for (bool first = true; first || !(c.done[0] && c.done[1] && c.done[2] && c.done[3]);
          first = false)
         STW_TRY(load_pass(&c, first, err));
-    STW_TRY(run->backend->synchronize(run->device, err));
-    STW_TRY(run->backend->commit(run->device, run->resume->checkpoint->manifest.step, err));
 out:
     free(c.needs);
     return status;
@@ -326,6 +355,7 @@ out:
 /* A rank that does not see weights files has no sample of them, and replays nothing. */
 static void compare_weights(stw_rank_run *run) {
     char sample[17] = "";
+    if (run->resume->checkpoint == NULL) return;
     if (run->sample.length == 0 && run->weights_path != NULL) return;
     if (run->sample.length > 0)
         snprintf(sample, sizeof sample, "%016" PRIx64,
@@ -337,9 +367,11 @@ static void compare_weights(stw_rank_run *run) {
 stw_status stw_exec_resume_load(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const double begin_s = stw_process_now_s();
-    stw_exec_progress(run, "reading the checkpoint", STW_PROGRESS_BYTES,
-                      run->resume->checkpoint->bytes / run->ranks.world);
-    run->step = run->resume->checkpoint->manifest.step;
+    const stw_checkpoint *c = run->resume->checkpoint;
+    stw_exec_progress(run, "reading the checkpoint",
+                      c != NULL ? STW_PROGRESS_BYTES : STW_PROGRESS_SECONDS,
+                      c != NULL ? c->bytes / run->ranks.world : 0);
+    run->step = run->first_step - 1;
     compare_weights(run);
     for (uint32_t m = 0; m < run->program->n_movements; m++) {
         const stw_movement *movement = &run->program->movements[m];
@@ -348,10 +380,14 @@ stw_status stw_exec_resume_load(stw_rank_run *run, stw_error *err) {
             if (stw_op_is(&run->program->ops[i], STW_OP_CLASS_MEMORY))
                 STW_TRY(stw_exec_issue(run, i, err));
     }
-    STW_TRY(stw_exec_agree_status(run, load(run, err), err));
+    stw_status loaded = load(run, err);
+    if (loaded == STW_STATUS_OK) loaded = run->backend->synchronize(run->device, err);
+    if (loaded == STW_STATUS_OK) loaded = run->backend->commit(run->device, run->step, err);
+    STW_TRY(stw_exec_agree_status(run, loaded, err));
     if (run->ranks.rank == 0)
-        stw_log(STW_LOG_INFO, "resumed from %s, %s, in %.1f s", run->resume->checkpoint->path,
-                run->resumed, stw_process_now_s() - begin_s);
+        stw_log(STW_LOG_INFO, "resumed from %s, %s, in %.1f s",
+                c != NULL ? c->path : run->resume->kept.file->path, run->resumed,
+                stw_process_now_s() - begin_s);
 out:
     return status;
 }

@@ -27,11 +27,13 @@ struct stw_exec_saves {
     stw_save_item *items;
     uint32_t n_items, n_now;
     size_t room;
-    uint32_t *turn_of; /* [n_buckets] in the order in which a step handles them */
-    uint64_t number;   /* of this run, the same on all ranks */
-    uint64_t saved_step;
-    int lock; /* rank 0's, of the folder; -1: none */
+    uint32_t *turn_of;   /* [n_buckets] in the order in which a step handles them */
+    uint64_t number;     /* of this run, the same on all ranks */
+    uint64_t saved_step; /* of the save under way; 0: none */
+    uint64_t last_step;  /* of the last one that ended well; 0: none */
+    int lock;            /* rank 0's, of the folder; -1: none */
     bool tidied;
+    bool locked[2]; /* buckets that are page-locked */
 };
 
 static stw_status no_memory(stw_error *err) {
@@ -149,6 +151,23 @@ static stw_status read_item(void *state, const stw_save_item *item, uint64_t ski
     return STW_STATUS_OK;
 }
 
+/* State on the GPU goes to buckets at the speed of the link. Where they cannot be page-locked it
+ * goes more slowly. */
+static void page_lock(stw_rank_run *run, bool lock) {
+    stw_exec_saves *s = run->saves;
+    stw_error why = STW_ERROR_INIT;
+    uint64_t bytes = 0;
+    if (run->backend->page_lock == NULL || s->n_now == 0) return;
+    for (int b = 0; b < 2; b++) {
+        void *memory = stw_saver_bucket(s->saver, b, &bytes);
+        if (s->locked[b] == lock) continue;
+        if (run->backend->page_lock(run->device, memory, bytes, lock, &why) != STW_STATUS_OK)
+            stw_log(STW_LOG_DEBUG, "a bucket of checkpoints is pageable: %s", why.text);
+        else
+            s->locked[b] = lock;
+    }
+}
+
 stw_status stw_exec_saves_open(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_executor_options *o = run->options;
@@ -163,6 +182,7 @@ stw_status stw_exec_saves_open(stw_rank_run *run, stw_error *err) {
                                        .world = run->ranks.world,
                                        .bucket_bytes = o->checkpoint_bucket};
     STW_TRY(stw_saver_new(&options, &s->saver, err));
+    page_lock(run, true);
     if (run->ranks.rank == 0) STW_TRY(stw_checkpoint_lock(o->checkpoint, &s->lock, err));
 out:
     return status;
@@ -209,6 +229,7 @@ void stw_exec_saves_finish(stw_rank_run *run) {
         warn(step, &why);
         return;
     }
+    run->saves->last_step = step;
     stw_bytes_format(result.bytes, bytes, sizeof bytes);
     stw_log(STW_LOG_DEBUG,
             "checkpoint of step %" PRIu64 ": rank %u wrote %s in %.3f s; the run waited %.3f s to "
@@ -315,9 +336,27 @@ void stw_exec_saves_guard(stw_rank_run *run, const stw_op *op) {
         wait_for(run, op->unit < run->layout->n_buckets ? s->turn_of[op->unit] : UINT32_MAX);
 }
 
+/* All ranks have ended theirs. */
+static void check_last(const stw_rank_run *run) {
+    stw_checkpoint *whole = NULL;
+    stw_error why = STW_ERROR_INIT;
+    if (run->failed || run->in_session || run->ranks.rank != 0 || run->saves->last_step == 0)
+        return;
+    if (stw_checkpoint_newest(run->options->checkpoint, &whole, &why) != STW_STATUS_OK ||
+        whole->manifest.step < run->saves->last_step)
+        stw_log_always(STW_LOG_WARN,
+                       "%s: the checkpoint of step %" PRIu64
+                       " is not complete: another rank gave it "
+                       "up, or does not see this folder. %s",
+                       run->options->checkpoint, run->saves->last_step, why.text);
+    stw_checkpoint_close(whole);
+}
+
 void stw_exec_saves_close(stw_rank_run *run) {
     if (run->saves == NULL) return;
     stw_exec_saves_finish(run);
+    check_last(run);
+    if (run->saves->saver != NULL) page_lock(run, false);
     stw_saver_free(run->saves->saver);
     stw_saved_job_free(run->saves->job);
     if (run->saves->lock >= 0) (void)close(run->saves->lock);

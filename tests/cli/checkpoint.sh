@@ -35,7 +35,7 @@ round_trip() {
 }
 
 round_trip fp32 "precision.params=fp32" -- 1:placement.moments=host 2:placement.moments=gpu \
-    4:update.cpu=1 3:placement.moments=host,placement.params=host 1:placement.moments=nvme
+    4:update.cpu=1,parallel.dp_replicate=2 3:placement.moments=host,placement.params=host 1:placement.moments=nvme
 round_trip bf16 "precision.params=bf16 precision.master=fp32 optimizer.clip_norm=1" -- 1:placement.moments=gpu \
     2:placement.moments=nvme 4:placement.moments=host 3:placement.moments=gpu 1:update.direct=1
 model=moe
