@@ -44,9 +44,7 @@ static void write_options(const stw_rank_run *run, stw_json *json) {
     stw_json_string(json, "--trace", o->trace != NULL ? o->trace : "none");
     stw_json_bool(json, "poison_freed", o->poison_freed);
     stw_json_bool(json, "ceiling", o->after_iteration != NULL); /* measured after every step */
-    char resume[96];
-    stw_exec_resume_words(run, resume, sizeof resume);
-    stw_json_string(json, "--resume", resume);
+    stw_json_string(json, "--resume", run->resumed[0] != '\0' ? run->resumed : "none");
     stw_json_string(json, "--checkpoint", o->checkpoint != NULL ? "folder" : "none");
     stw_json_u64(json, "--every", o->checkpoint_every);
     stw_json_u64(json, "--keep", o->checkpoint_keep);
@@ -365,6 +363,22 @@ stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err) 
     snprintf(mine.build, sizeof mine.build, "%s", stw_build_identity());
     stw_status status = meet(run, &mine, &list, err);
     stw_text_free(&list);
+    return status;
+}
+
+stw_status stw_exec_agree_resume(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint32_t world = run->ranks.world;
+    char(*all)[sizeof run->resumed] = calloc(world, sizeof *all);
+    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory");
+    stw_comm_about(run->comm, "comparing checkpoints");
+    STW_TRY(stw_comm_gather(run->comm, run->resumed, all, (uint32_t)sizeof *all, err));
+    for (uint32_t r = 1; r < world; r++)
+        if (memcmp(all[r], all[0], sizeof *all) != 0)
+            STW_TRY(stw_fail(err, STW_STATUS_DEVICE, "resume", "rank %u has opened %s, rank 0 %s",
+                             r, all[r], all[0]));
+out:
+    free(all);
     return status;
 }
 
