@@ -86,6 +86,7 @@ static void every_option(void) {
         {{.other_grad = {2, 7, 0.5f}}, "--set-gradient", "none", "2:7=0.5"},
         {{.output = "run.json"}, "--output", "none", "run.json"},
         {{.trace = "trace.json"}, "--trace", "none", "trace.json"},
+        {{.sync_to = "weights"}, "--sync-to", "none", "weights"},
         {{.checkpoint = "saves"}, "--checkpoint", "none", "folder"},
         {{.checkpoint_every = 3}, "--every", "0", "3"},
         {{.checkpoint_keep = 2}, "--keep", "0", "2"},
