@@ -208,6 +208,10 @@ typedef struct stw_backend {
     /** Read bytes of the gpu or host arena into the caller's memory. */
     STW_MUST_USE stw_status (*get)(stw_device *device, void *to, stw_location from, uint64_t bytes,
                                    stw_error *err);
+    /** Optional: page-lock memory of the caller's, or with `lock` false give that back, so that
+     * `get` and `put` are as fast as the link. */
+    STW_MUST_USE stw_status (*page_lock)(stw_device *device, void *address, uint64_t bytes,
+                                         bool lock, stw_error *err);
     /** Set bytes to zero. */
     STW_MUST_USE stw_status (*zero)(stw_device *device, stw_location to, uint64_t bytes,
                                     stw_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State on NVMe that runs left: list, verify, remove. */
+/* State on NVMe that runs left, and checkpoints: list, verify, remove. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 
 #include "backend/nvme/kept.h"
 #include "backend/nvme/names.h"
+#include "cli/cmd_checkpoints.h"
 #include "cli/commands.h"
 #include "core/checked.h"
 #include "core/json.h"
@@ -286,6 +287,11 @@ out:
 
 static stw_status run(const char *action, state *s, const stw_general *general, stw_error *err) {
     static const char *const actions[] = {"list", "verify", "remove"};
+    const bool checkpoints = stw_state_has_checkpoints(s->folder);
+    if (checkpoints && (strcmp(action, "list") == 0 || strcmp(action, "verify") == 0))
+        return stw_state_show_checkpoints(s->folder, action[0] == 'v', general, err);
+    if (checkpoints && strcmp(action, "remove") == 0)
+        return stw_state_remove_checkpoints(s->folder, general, err);
     if (strcmp(action, "list") == 0 || strcmp(action, "verify") == 0)
         return show(s, action[0] == 'v', general, err);
     if (strcmp(action, "remove") == 0) return remove_files(s, general, err);
@@ -304,14 +310,14 @@ int stw_cmd_state(int argc, char **argv) {
         "stowage",
         "state",
         "list|verify [FOLDER], state remove FOLDER",
-        "State on NVMe that runs with --keep-state left: list says of which step, whose, and "
-        "whether it is whole (all ranks of this node have committed the step); verify reads it and "
-        "compares every checksum; remove removes what no running process uses, without asking, and "
-        "what is no state of "
-        "this version only if the file is named. FOLDER is that of --nvme, or one file; for list "
-        "and verify the default is $TMPDIR or "
-        "/tmp. Exit code 8: verify found damage, a file that "
-        "it cannot read, or a rank without state.",
+        "Checkpoints, and state on NVMe that runs with --keep-state left: list says of which step, "
+        "whose, and whether it is whole (all ranks have written their parts; on NVMe: all ranks of "
+        "this node have committed the step); verify reads it and compares every checksum; remove "
+        "removes, without asking, what no running process uses. FOLDER is that of --checkpoint, "
+        "one checkpoint in it, that of --nvme, or one file; for list and verify the default is "
+        "$TMPDIR or /tmp. Of a folder of checkpoints remove removes those that are not complete; "
+        "one that is, and what is no state of this version, must be named itself. Exit code 8: "
+        "verify found damage, a file that it cannot read, or a rank without state.",
         NULL,
         0,
         1,

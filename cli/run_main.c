@@ -25,6 +25,7 @@
 typedef struct request {
     const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout, *trace, *gradient;
     const char *sync_to;
+    const char *checkpoint, *every, *keep, *resume;
     bool probe, calibrate, quick, version, no_digest, compare_weights, keep_state, allow_tmpfs,
         finite;
 } request;
@@ -204,6 +205,47 @@ static stw_status read_gradient(const char *text, stw_other_grad *out, stw_error
         text);
 }
 
+/* Checkpoints: how often is the plan's to say unless --every does. */
+static stw_status read_checkpoints(const request *r, const stw_plan *plan,
+                                   stw_executor_options *options, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t keep = 0;
+    if (r->checkpoint == NULL && (r->every != NULL || r->keep != NULL))
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, r->every != NULL ? "--every" : "--keep",
+                         "has no effect without --checkpoint DIR"));
+    options->checkpoint = r->checkpoint;
+    options->resume = r->resume;
+    options->checkpoint_every = plan->run.checkpoint.every;
+    STW_TRY(stw_option_u64("--every", r->every, 1, &options->checkpoint_every, err));
+    STW_TRY(stw_option_u64("--keep", r->keep, 0, &keep, err));
+    if (keep > UINT32_MAX)
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, "--keep", "found %s, expected a number below 2^32",
+                         r->keep));
+    options->checkpoint_keep = (uint32_t)keep;
+out:
+    return status;
+}
+
+/* The model's config.json: beside the weights, else that of the zoo; "" if neither is there. */
+static void find_config(const stw_plan *plan, const char *weights, char *out, size_t out_size) {
+    char data[4096];
+    const char *of = weights != NULL ? weights : plan->run.load.weights;
+    out[0] = '\0';
+    if (of != NULL) {
+        const char *slash = strrchr(of, '/');
+        if (stw_file_is_folder(of))
+            snprintf(out, out_size, "%s/config.json", of);
+        else
+            snprintf(out, out_size, "%.*sconfig.json", slash != NULL ? (int)(slash - of) + 1 : 0,
+                     of);
+        if (stw_file_exists(out)) return;
+    }
+    if (stw_data_folder(data, sizeof data, NULL) == STW_STATUS_OK &&
+        strchr(plan->job->model->name, '/') == NULL)
+        snprintf(out, out_size, "%s/zoo/%s.json", data, plan->job->model->name);
+    if (!stw_file_exists(out)) out[0] = '\0';
+}
+
 /* What the program is asked for, and the plan; `options` has what the ranks need to speak. */
 static stw_status read_request(const request *r, const stw_general *general,
                                stw_executor_options *options, stw_plan **plan,
@@ -225,6 +267,7 @@ static stw_status read_request(const request *r, const stw_general *general,
     STW_TRY(read_gradient(r->gradient, &options->other_grad, err));
     STW_TRY(stw_plan_read(r->plan, plan, err));
     STW_TRY(stw_plan_check(*plan, false, err));
+    STW_TRY(read_checkpoints(r, *plan, options, err));
     if (stw_run_is_told()) stw_warn_of_excess(*plan, r->plan);
     if (r->keep_state) STW_TRY(stw_run_keep_state(*plan, terms, err));
 out:
@@ -270,6 +313,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
     stw_run_result *result = NULL;
     stw_timeline timeline = {0};
     stw_plan_terms terms = STW_PLAN_TERMS_INIT;
+    char config[4096 + 512];
     stw_executor_options options = {.backend = r->backend != NULL ? r->backend : "auto",
                                     .weights = r->weights,
                                     .nvme_folder = r->nvme,
@@ -288,6 +332,8 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
         status = stw_execute_refuse(&options, status, err);
         stw_run_failed(NULL, err, false);
     } else {
+        find_config(plan, r->weights, config, sizeof config);
+        if (config[0] != '\0') options.checkpoint_config = config;
         status = stw_execute(plan, &options, &result, err);
     }
     if (result != NULL && r->keep_state) {
@@ -334,6 +380,25 @@ static int command_line(int argc, char **argv) {
          "two copies of the state on NVMe, as --set placement.nvme_copies=2 plans them: after a "
          "crash or a signal the last whole step is kept for `stowage state`",
          STW_OPTION_FLAG, &r.keep_state},
+        {"--checkpoint", NULL, "DIR",
+         "save model and optimizer into DIR/step-00000100 and so on: sharded safetensors with "
+         "published names, and what --resume needs. Saves go on beside the next steps, and no rank "
+         "waits for another; one that fails, as on a full disk, is a warning and leaves earlier "
+         "ones whole",
+         STW_OPTION_VALUE, &r.checkpoint},
+        {"--every", NULL, "N",
+         "save after every Nth step, not only after the last one; default: checkpoint.every of the "
+         "plan",
+         STW_OPTION_VALUE, &r.every},
+        {"--keep", NULL, "N",
+         "once a checkpoint is complete, remove older ones beyond the newest N; default 0: keep "
+         "all",
+         STW_OPTION_VALUE, &r.keep},
+        {"--resume", NULL, "DIR",
+         "go on from a checkpoint, or from the newest complete one of DIR: its step, parameters, "
+         "master, moments and learning rates, each byte verified. World, placement and precision "
+         "may be others; --steps counts from the very first step",
+         STW_OPTION_VALUE, &r.resume},
         {"--allow-tmpfs", NULL, NULL, "state on NVMe may be in memory (tmpfs)", STW_OPTION_FLAG,
          &r.allow_tmpfs},
         {"--timeout", NULL, "SECONDS", "time limit of a collective; default 120", STW_OPTION_VALUE,

@@ -18,7 +18,8 @@ add_custom_target(installed DEPENDS help_files stowage stowage-run stowage_stati
     $<TARGET_NAME_IF_EXISTS:stowage_shared> $<TARGET_NAME_IF_EXISTS:stw_mpi>)
 
 # ---- the library's one header --------------------------------------------------------------------
-install(FILES include/stowage.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/stowage.h include/stowage_checkpoint.h
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 file(RELATIVE_PATH STW_PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 string(REGEX REPLACE "/$" "" STW_PC_PREFIX "${STW_PC_PREFIX}")
@@ -52,7 +53,8 @@ install(FILES LICENSE README.md CHANGELOG.md HACKING.md DESTINATION ${CMAKE_INST
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # What they link to lies beside them as in the tree (tests/lint/links.sh).
 install(DIRECTORY bench/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench)
-install(FILES include/stowage.h DESTINATION ${CMAKE_INSTALL_DOCDIR}/include)
+install(FILES include/stowage.h include/stowage_checkpoint.h
+    DESTINATION ${CMAKE_INSTALL_DOCDIR}/include)
 install(FILES tests/package/main_job.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/package)
 install(DIRECTORY python/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}/python)
 install(DIRECTORY reports/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}/reports)

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 # libstowage: one object, partially linked from the rooms, in which only the names that
-# include/stowage.h declares are global. The shared and the static library are made of it, so that
+# include/ declares are global. The shared and the static library are made of it, so that
 # neither can clash with names in the program that links it.
 
-set(STW_HEADER "${PROJECT_SOURCE_DIR}/include/stowage.h")
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${STW_HEADER}")
+set(STW_HEADERS "${PROJECT_SOURCE_DIR}/include/stowage.h"
+    "${PROJECT_SOURCE_DIR}/include/stowage_checkpoint.h")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${STW_HEADERS}")
 
 # ---- what is exported: read from the header ------------------------------------------------------
-file(STRINGS "${STW_HEADER}" declarations REGEX "^STW_API")
 set(exports "")
-foreach(declaration IN LISTS declarations)
-    if(NOT declaration MATCHES "(stw_[a-z0-9_]+)\\(")
-        message(FATAL_ERROR "include/stowage.h: no name on the line \"${declaration}\"")
-    endif()
-    list(APPEND exports ${CMAKE_MATCH_1})
+foreach(header IN LISTS STW_HEADERS)
+    file(STRINGS "${header}" declarations REGEX "^STW_API")
+    foreach(declaration IN LISTS declarations)
+        if(NOT declaration MATCHES "(stw_[a-z0-9_]+)\\(")
+            message(FATAL_ERROR "${header}: no name on the line \"${declaration}\"")
+        endif()
+        list(APPEND exports ${CMAKE_MATCH_1})
+    endforeach()
 endforeach()
 list(LENGTH exports STW_N_EXPORTS)
 list(JOIN exports "\n" text)

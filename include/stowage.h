@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libstowage: open a model, make or read a plan, walk it, execute it, or attach to memory that the
- * caller owns. This header is all that is installed; it compiles as C99 and as C++.
+ * caller owns. This header and stowage_checkpoint.h, which it includes, are all that is installed;
+ * they compile as C99 and as C++.
  *
  * Names. Functions are stw_<verb>_<noun>, types end in _t, constants start with STOWAGE_. Phases,
  * components, tiers, streams and operations are text, spelled as in plan files ("optimizer_step",
@@ -759,5 +760,7 @@ STW_API_CHECKED stw_status_t stw_sum_bytes(stw_sync_t *sync, const void *address
 #ifdef __cplusplus
 }
 #endif
+
+#include "stowage_checkpoint.h"
 
 #endif

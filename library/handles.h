@@ -33,6 +33,12 @@ struct stw_plan_t {
     stw_library_spaces spaces;
 };
 
+struct stw_optimizer_t {
+    long pid; /* of the process that opened it */
+    double open_s;
+    struct stw_bound *bound;
+};
+
 /** Clear the caller's error; numbers are those of the C locale until stw_library_end. Every call
  * that begins ends, on its thread. @return where the call reports to, NULL if `error` is NULL */
 stw_error *stw_library_begin(stw_error_t *error);

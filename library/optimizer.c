@@ -13,12 +13,6 @@
 _Static_assert(STOWAGE_NORM_COUNTERS == STW_NORM_COUNTERS, "counters of a norm");
 _Static_assert(STOWAGE_PARAM_GROUPS == STW_MAX_PARAM_GROUPS, "parameter groups");
 
-struct stw_optimizer_t {
-    long pid; /* of the process that opened it */
-    double open_s;
-    stw_bound *bound;
-};
-
 static void describe(const stw_bound_sizes *sizes, stw_optimizer_info_t *out) {
     out->gpu_bytes = sizes->gpu_bytes;
     out->host_bytes = sizes->host_bytes;

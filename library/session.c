@@ -147,6 +147,34 @@ out:
     return stw_library_end(status, error);
 }
 
+stw_status_t stw_save_session(stw_session_t *session, const stw_session_save_t *options,
+                              size_t size, uint64_t step, stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
+    stw_error *err = stw_library_begin(error);
+    stw_session_save_t mine = {0};
+    STW_TRY(need(session, err));
+    STW_TRY(stw_library_need(options, "options", err));
+    STW_TRY(stw_library_take(&mine, sizeof mine, options, size,
+                             STW_LIBRARY_UP_TO(stw_session_save_t, config), err));
+    STW_TRY(stw_library_need(mine.folder, "folder", err));
+    const stw_session_saves saves = {mine.folder, mine.config, mine.keep};
+    STW_TRY(stw_session_save(session->session, &saves, step, err));
+out:
+    return stw_library_end(status, error);
+}
+
+stw_status_t stw_resume_session(stw_session_t *session, const char *path, uint64_t *step,
+                                stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
+    stw_error *err = stw_library_begin(error);
+    STW_TRY(need(session, err));
+    STW_TRY(stw_library_need(path, "path", err));
+    STW_TRY(stw_library_need(step, "step", err));
+    STW_TRY(stw_session_resume(session->session, path, step, err));
+out:
+    return stw_library_end(status, error);
+}
+
 stw_status_t stw_digest_state(stw_session_t *session, const char *component, uint64_t *out,
                               stw_error_t *error) {
     stw_status status = STW_STATUS_OK;

@@ -455,6 +455,7 @@ static const stw_backend backend_cuda = {
     .seed_grads = stw_cuda_device_seed_grads,
     .put = stw_cuda_device_put,
     .get = stw_cuda_device_get,
+    .page_lock = stw_cuda_device_page_lock,
     .zero = stw_cuda_device_zero,
     .digest = stw_cuda_device_digest,
     .link_seconds = stw_cuda_device_link_seconds,

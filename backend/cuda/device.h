@@ -189,6 +189,8 @@ STW_MUST_USE stw_status stw_cuda_device_convert_from(stw_device *device, stw_str
                                                      stw_dtype from_dtype, stw_error *err);
 STW_MUST_USE stw_status stw_cuda_device_get(stw_device *device, void *to, stw_location from,
                                             uint64_t bytes, stw_error *err);
+STW_MUST_USE stw_status stw_cuda_device_page_lock(stw_device *device, void *address, uint64_t bytes,
+                                                  bool lock, stw_error *err);
 /* bound.c */
 STW_MUST_USE stw_status stw_cuda_device_queue_spans(stw_device *device, stw_stream stream,
                                                     const stw_span *spans, uint32_t n,

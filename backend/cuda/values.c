@@ -202,6 +202,19 @@ out:
     return status;
 }
 
+stw_status stw_cuda_device_page_lock(stw_device *device, void *address, uint64_t bytes, bool lock,
+                                     stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    (void)device; /* page-locked for all devices */
+    if (lock)
+        STW_CUDA_TRY(cudaHostRegister(address, (size_t)bytes, cudaHostRegisterPortable),
+                     "page-locking memory of the caller's");
+    else
+        STW_CUDA_TRY(cudaHostUnregister(address), "giving back page-locked memory");
+out:
+    return status;
+}
+
 stw_status stw_cuda_device_zero(stw_device *device, stw_location to, uint64_t bytes,
                                 stw_error *err) {
     unsigned char *target = NULL;

@@ -44,6 +44,10 @@ static void write_options(const stw_rank_run *run, stw_json *json) {
     stw_json_string(json, "--trace", o->trace != NULL ? o->trace : "none");
     stw_json_bool(json, "poison_freed", o->poison_freed);
     stw_json_bool(json, "ceiling", o->after_iteration != NULL); /* measured after every step */
+    stw_json_string(json, "--resume", run->resumed[0] != '\0' ? run->resumed : "none");
+    stw_json_string(json, "--checkpoint", o->checkpoint != NULL ? "folder" : "none");
+    stw_json_u64(json, "--every", o->checkpoint_every);
+    stw_json_u64(json, "--keep", o->checkpoint_keep);
 }
 
 stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *err) {
@@ -67,15 +71,36 @@ out:
     return status;
 }
 
-/* Lines that determine the digests of the state. Placement, layout and world do not. */
-static bool determines_digests(const char *key) {
-    static const char *const keys[] = {"--steps ",   "--seed ",       "--set-gradient ",
-                                       "--weights ", "model.digest ", "precision.",
-                                       "optimizer.", "trainable."};
-    if (strncmp(key, "optimizer.implementation ", 25) == 0) return false;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+static bool is_one_of(const char *key, const char *const *keys) {
+    for (size_t i = 0; keys[i] != NULL; i++)
         if (strncmp(key, keys[i], strlen(keys[i])) == 0) return true;
     return false;
+}
+
+/* Lines that make a state what it is. Placement, layout and world do not. */
+static bool is_of_state(const char *key) {
+    static const char *const keys[] = {"model.digest ", "precision.", "optimizer.", "trainable.",
+                                       NULL};
+    return strncmp(key, "optimizer.implementation ", 25) != 0 && is_one_of(key, keys);
+}
+
+/* Lines that determine the digests of a run's state. */
+static bool determines_digests(const char *key) {
+    static const char *const keys[] = {"--steps ", "--seed ", "--set-gradient ", "--weights ",
+                                       NULL};
+    return is_of_state(key) || is_one_of(key, keys);
+}
+
+stw_status stw_exec_state_terms(const stw_rank_run *run, stw_text *out, stw_error *err) {
+    stw_text list = STW_TEXT_INIT;
+    stw_status status = stw_exec_settings(run, &list, err);
+    for (const char *l = list.data; status == STW_STATUS_OK && *l != '\0';) {
+        const size_t length = strcspn(l, "\n") + 1; /* every line ends in one */
+        if (is_of_state(l)) stw_text_append(out, l, length);
+        l += length;
+    }
+    stw_text_free(&list);
+    return status == STW_STATUS_OK ? stw_text_status(out, err) : status;
 }
 
 stw_status stw_exec_digest_of(const stw_rank_run *run, char hex[17], stw_error *err) {
@@ -338,6 +363,22 @@ stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err) 
     snprintf(mine.build, sizeof mine.build, "%s", stw_build_identity());
     stw_status status = meet(run, &mine, &list, err);
     stw_text_free(&list);
+    return status;
+}
+
+stw_status stw_exec_agree_resume(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint32_t world = run->ranks.world;
+    char(*all)[sizeof run->resumed] = calloc(world, sizeof *all);
+    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory");
+    stw_comm_about(run->comm, "comparing checkpoints");
+    STW_TRY(stw_comm_gather(run->comm, run->resumed, all, (uint32_t)sizeof *all, err));
+    for (uint32_t r = 1; r < world; r++)
+        if (memcmp(all[r], all[0], sizeof *all) != 0)
+            STW_TRY(stw_fail(err, STW_STATUS_DEVICE, "resume", "rank %u has opened %s, rank 0 %s",
+                             r, all[r], all[0]));
+out:
+    free(all);
     return status;
 }
 

@@ -327,6 +327,7 @@ stw_status stw_bound_open(const stw_plan *plan, const stw_bound_tensor *tensors,
     b->plan = plan;
     b->n_tensors = n;
     pthread_mutex_init(&b->mutex, NULL);
+    pthread_mutex_init(&b->guard_mutex, NULL);
     pthread_cond_init(&b->change, NULL);
     stw_status status = open_bound(b, tensors, options, err);
     if (status == STW_STATUS_OK)
@@ -342,6 +343,7 @@ void stw_bound_close(stw_bound *b) {
     if (b->device != NULL) b->backend->close(b->device);
     pthread_cond_destroy(&b->change);
     pthread_mutex_destroy(&b->mutex);
+    pthread_mutex_destroy(&b->guard_mutex);
     stw_pool_free(b->pool);
     free(b);
 }

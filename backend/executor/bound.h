@@ -110,4 +110,25 @@ typedef struct stw_bound_range {
 STW_MUST_USE stw_status stw_bound_copy_state(stw_bound *bound, const stw_bound_range *range,
                                              bool write, void *memory, stw_error *err);
 
+/** Where some of them lie: neighbours of one tier. */
+typedef struct stw_bound_home {
+    stw_tier tier;
+    const void *address; /* host */
+    uint64_t offset;     /* NVMe: for stw_bound_read_disk */
+    uint64_t skip, n;    /* elements of the range before them, and of them */
+    uint32_t turn;       /* ascends as a step changes them */
+} stw_bound_home;
+typedef stw_status stw_bound_home_fn(void *state, const stw_bound_home *home, stw_error *err);
+/** All of a range. */
+STW_MUST_USE stw_status stw_bound_locate(stw_bound *bound, const stw_bound_range *range,
+                                         stw_bound_home_fn *fn, void *state, stw_error *err);
+/** Read state on NVMe, while no step writes it. Any thread. */
+STW_MUST_USE stw_status stw_bound_read_disk(stw_bound *bound, uint64_t offset, void *to,
+                                            uint64_t bytes, stw_error *err);
+/** From the next step on: called by the threads that issue it, before state on the host or on NVMe
+ * with this turn is changed; it waits as long as that must not be. NULL: nothing is. A call that is
+ * under way ends first. */
+typedef void stw_bound_guard_fn(void *state, uint32_t turn);
+void stw_bound_set_guard(stw_bound *bound, stw_bound_guard_fn *fn, void *state);
+
 #endif

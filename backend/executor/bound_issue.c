@@ -197,6 +197,26 @@ static stw_status follow(stw_bound *b, uint64_t base, const stw_op *op, uint32_t
                                          : b->backend->wait_host(b->device, event, err);
 }
 
+/* Does an operation change state at its home on the host or on NVMe? */
+static bool changes_home(const stw_op *op) {
+    return op->kind == STW_OP_NVME_WRITE ||
+           (op->kind == STW_OP_COPY && op->stream == STW_STREAM_D2H && op->to == STW_TIER_HOST);
+}
+
+static void ask_guard(stw_bound *b, const stw_op *op) {
+    if (!changes_home(op)) return;
+    pthread_mutex_lock(&b->guard_mutex);
+    if (b->guard != NULL) b->guard(b->guard_state, stw_bound_turn_of(b, op->unit));
+    pthread_mutex_unlock(&b->guard_mutex);
+}
+
+void stw_bound_set_guard(stw_bound *b, stw_bound_guard_fn *fn, void *state) {
+    pthread_mutex_lock(&b->guard_mutex);
+    b->guard = fn;
+    b->guard_state = state;
+    pthread_mutex_unlock(&b->guard_mutex);
+}
+
 static stw_status issue(stw_bound *b, uint64_t base, uint32_t index, stw_error *err) {
     const stw_backend *backend = b->backend;
     const stw_op *op = &b->program->ops[index];
@@ -204,6 +224,7 @@ static stw_status issue(stw_bound *b, uint64_t base, uint32_t index, stw_error *
     stw_status status = STW_STATUS_OK;
     for (int a = 0; a < 2; a++)
         if (op->after[a] != STW_OP_NONE) STW_TRY(follow(b, base, op, op->after[a], err));
+    ask_guard(b, op);
     if (op->kind == STW_OP_UPDATE)
         status = backend->update(b->device, op->stream, &b->adamw, &b->operands[op->unit], err);
     else if (op->kind == STW_OP_NVME_READ)

@@ -90,6 +90,9 @@ struct stw_bound {
     bool stop;
     uint64_t steps, number; /* steps begun; the number of the last one */
     uint64_t passed[STW_BOUND_N_LANES];
+    pthread_mutex_t guard_mutex; /* of the next two; held while the guard is called */
+    stw_bound_guard_fn *guard;
+    void *guard_state;
     double written_s;  /* when the last step's writes were done */
     stw_status status; /* the first failure of the device: nothing goes on after it */
     stw_error error;
@@ -98,6 +101,13 @@ struct stw_bound {
 /* bound_state.c */
 /** Moments are zero, masters are the parameters. Blocking. */
 STW_MUST_USE stw_status stw_bound_first_values(stw_bound *bound, stw_error *err);
+
+/** Place of a bucket in the order in which a step changes state. */
+static inline uint32_t stw_bound_turn_of(const stw_bound *b, uint32_t bucket) {
+    uint32_t turn = 0;
+    while (turn < b->layout->n_buckets && b->layout->order[turn] != bucket) turn++;
+    return turn;
+}
 
 /* bound_issue.c */
 /** The order of issue and its events; before the device is opened. */

@@ -142,32 +142,109 @@ static stw_status check_range(const stw_bound *b, const stw_bound_range *range, 
     return STW_STATUS_OK;
 }
 
-stw_status stw_bound_copy_state(stw_bound *b, const stw_bound_range *range, bool write,
-                                void *memory, stw_error *err) {
+/* Runs of a range's elements in one region. */
+typedef stw_status run_fn(void *state, const stw_region *region, uint64_t at, uint64_t skip,
+                          uint64_t n, stw_error *err);
+
+static stw_status walk_range(stw_bound *b, const stw_bound_range *range, run_fn *fn, void *state,
+                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    STW_TRY(check_range(b, range, err));
-    STW_TRY(stw_bound_finish(b, NULL, err));
-    const uint64_t each = stw_job_element_bytes(b->plan->job, range->component);
     const uint64_t end = range->first + range->n;
-    uint64_t copied = 0;
-    for (uint32_t i = b->places[range->tensor].first_part; i < b->n_spans && copied < range->n;
-         i++) {
+    uint64_t done = 0;
+    for (uint32_t i = b->places[range->tensor].first_part; i < b->n_spans && done < range->n; i++) {
         const stw_bound_part *part = &b->parts[i];
         if (part->tensor != range->tensor) continue;
         uint64_t from = stw_max_u64(range->first, part->tensor_first);
         const uint64_t to = stw_min_u64(end, part->tensor_first + b->spans[i].n);
-        for (uint64_t n; from < to; from += n, copied += n) {
+        for (uint64_t n; from < to; from += n, done += n) {
             const uint64_t at = b->spans[i].first + (from - part->tensor_first);
             const stw_region *r = stw_layout_region(b->layout, range->component, at);
             if (r == NULL) break;
             n = stw_min_u64(to - from, r->first_param + r->params - at);
-            STW_TRY(copy_run(b, home(b, r, at), n * each, write,
-                             (unsigned char *)memory + (from - range->first) * each, err));
+            STW_TRY(fn(state, r, at, from - range->first, n, err));
         }
     }
-    if (copied != range->n)
+    if (done != range->n)
         status = stw_fail(err, STW_STATUS_USAGE, b->names[range->tensor],
                           "is not trained and has no %s", stw_component_name(range->component));
 out:
     return status;
+}
+
+typedef struct copier {
+    stw_bound *b;
+    bool write;
+    unsigned char *memory;
+    stw_bound_home_fn *fn; /* of stw_bound_locate, and its state */
+    void *state;
+} copier;
+
+static stw_status copy_part(void *state, const stw_region *region, uint64_t at, uint64_t skip,
+                            uint64_t n, stw_error *err) {
+    const copier *c = state;
+    const uint64_t each = stw_job_element_bytes(c->b->plan->job, region->component);
+    return copy_run(c->b, home(c->b, region, at), stw_times(n, each), c->write,
+                    c->memory + stw_times(skip, each), err);
+}
+
+stw_status stw_bound_copy_state(stw_bound *b, const stw_bound_range *range, bool write,
+                                void *memory, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    copier c = {.b = b, .write = write, .memory = memory};
+    STW_TRY(check_range(b, range, err));
+    STW_TRY(stw_bound_finish(b, NULL, err));
+    STW_TRY(walk_range(b, range, copy_part, &c, err));
+out:
+    return status;
+}
+
+/* ---- where it lies ---- */
+
+static uint32_t bucket_at(const stw_layout *layout, uint64_t at) {
+    uint32_t low = 0, high = layout->n_buckets;
+    while (low + 1 < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (layout->buckets[middle].first_param <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Cut where buckets end. */
+static stw_status locate_part(void *state, const stw_region *region, uint64_t at, uint64_t skip,
+                              uint64_t n, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const copier *c = state;
+    const uint64_t each = stw_job_element_bytes(c->b->plan->job, region->component);
+    for (uint64_t done = 0, some = 0; done < n; done += some) {
+        const uint32_t bucket = bucket_at(c->b->layout, at + done);
+        const stw_bucket *of = &c->b->layout->buckets[bucket];
+        const stw_location place = home(c->b, region, at + done);
+        some = stw_min_u64(n - done, of->first_param + of->params - (at + done));
+        stw_bound_home h = {.tier = place.tier,
+                            .offset = place.offset,
+                            .skip = skip + done,
+                            .n = some,
+                            .turn = stw_bound_turn_of(c->b, bucket)};
+        if (place.tier == STW_TIER_HOST)
+            h.address =
+                c->b->backend->host_address(c->b->device, place.offset, stw_times(some, each));
+        STW_TRY(c->fn(c->state, &h, err));
+    }
+out:
+    return status;
+}
+
+stw_status stw_bound_locate(stw_bound *b, const stw_bound_range *range, stw_bound_home_fn *fn,
+                            void *state, stw_error *err) {
+    copier c = {.b = b, .fn = fn, .state = state};
+    stw_status status = check_range(b, range, err);
+    return status == STW_STATUS_OK ? walk_range(b, range, locate_part, &c, err) : status;
+}
+
+stw_status stw_bound_read_disk(stw_bound *b, uint64_t offset, void *to, uint64_t bytes,
+                               stw_error *err) {
+    return stw_nvme_read(b->backend->nvme(b->device), offset, to, bytes, err);
 }

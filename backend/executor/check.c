@@ -178,20 +178,14 @@ static void replay_step(const stw_rank_run *run, const stw_reference_step *step,
     r->values[2][i] = stored(t->exp_avg_sq, state.exp_avg_sq);
 }
 
-/* The run spec's settings of a tensor's parameter group; 0 is everything else. */
+/* The settings of a tensor's parameter group. */
 static stw_reference_settings settings_of(const stw_rank_run *run, uint32_t tensor) {
     const stw_run_spec *spec = &run->plan->run;
-    const uint32_t group = stw_job_param_group(run->job, tensor);
-    stw_reference_settings out = {.lr = spec->optimizer.lr,
-                                  .weight_decay = spec->optimizer.weight_decay,
-                                  .beta1 = spec->optimizer.beta1,
+    stw_reference_settings out = {.beta1 = spec->optimizer.beta1,
                                   .beta2 = spec->optimizer.beta2,
                                   .eps = spec->optimizer.eps,
                                   .clip = spec->optimizer.clip_norm > 0.0};
-    if (group == 0) return out;
-    const stw_param_group *own = &spec->optimizer.groups[group - 1];
-    if (own->lr < STW_AUTO_NUMBER) out.lr = own->lr;
-    if (own->weight_decay < STW_AUTO_NUMBER) out.weight_decay = own->weight_decay;
+    stw_exec_rates(run, stw_job_param_group(run->job, tensor), &out.lr, &out.weight_decay);
     return out;
 }
 
@@ -336,7 +330,7 @@ out:
 
 stw_status stw_exec_verify(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_weights *opened = NULL, *weights = weights_for_replay(run, &opened);
+    stw_weights *opened = NULL, *weights = run->no_replay ? NULL : weights_for_replay(run, &opened);
     uint32_t n = 0, seen = 0;
     extent e;
     STW_TRY(verify_factors(run, err));

@@ -134,6 +134,7 @@ out:
 /* An error says which operation met it. */
 static stw_status issue(void *state, uint32_t index, stw_error *err) {
     stw_rank_run *run = state;
+    stw_exec_saves_guard(run, &run->program->ops[index]);
     stw_status status =
         run->timed ? stw_timeline_issue(run, index, err) : stw_exec_issue(run, index, err);
     const stw_op *op = &run->program->ops[index];
@@ -252,9 +253,16 @@ static bool repeats(const stw_movement *movement, uint32_t iteration) {
     }
 }
 
+/* After this step, or because it is the last one. */
+static bool saves_after(const stw_rank_run *run, uint32_t iteration) {
+    const uint64_t every = run->options->checkpoint_every;
+    return run->saves != NULL &&
+           (iteration + 1 == run->options->steps || (every > 0 && (iteration + 1) % every == 0));
+}
+
 static stw_status run_iterations(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    for (uint32_t i = 0; i < run->options->steps; i++) {
+    for (uint32_t i = (uint32_t)run->first_step - 1; i < run->options->steps; i++) {
         run->step = i + 1u;
         run->adamw = stw_exec_adamw(run, run->step);
         run->factors[i] = 1.0f;
@@ -263,17 +271,23 @@ static stw_status run_iterations(stw_rank_run *run, stw_error *err) {
         STW_TRY(stw_run_export_step(run, err));
         if (run->options->after_iteration != NULL)
             STW_TRY(run->options->after_iteration(run->options->after_state, run, i, err));
+        if (saves_after(run, i)) stw_exec_save(run);
         note_growth(run, i);
     }
+    stw_exec_saves_finish(run);
 out:
     return status;
 }
 
 static stw_status run_once(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    for (uint32_t m = 0; m < run->program->n_movements; m++)
-        if (run->program->movements[m].repeat == STW_REPEAT_ONCE)
+    for (uint32_t m = 0; m < run->program->n_movements; m++) {
+        if (run->program->movements[m].repeat != STW_REPEAT_ONCE) continue;
+        if (run->resume != NULL && run->program->movements[m].phase == STW_PHASE_LOAD)
+            STW_TRY(stw_exec_resume_load(run, err));
+        else
             STW_TRY(run_movement(run, m, err));
+    }
 out:
     return status;
 }
@@ -333,6 +347,7 @@ static stw_status prepare(stw_rank_run *run, stw_error *err) {
     for (uint32_t id = 0; id < run->job->n_spaces; id++)
         STW_TRY(stw_job_space(run->job, id, run->ranks.rank, run->pool, &run->spaces[id], err));
     STW_TRY(stw_exec_check_other_grad(run, err));
+    STW_TRY(stw_exec_resume_open(run, err));
     STW_TRY(stw_exec_make_spans(run, err));
     STW_TRY(prepare_movements(run, err));
     STW_TRY(stw_run_sync_prepare(run, err));
@@ -368,6 +383,7 @@ static stw_status open_streams(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_streams_calls calls = {run, issue, settle, failed, run->options->one_thread};
     STW_TRY(stw_threads_new(stw_transfer_readers(run), &run->readers, err));
+    STW_TRY(stw_exec_saves_open(run, err));
     STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
     STW_TRY(stw_exec_zero_moments(run, err));
     STW_TRY(stw_run_sync_open(run, err));
@@ -385,6 +401,7 @@ static stw_status open_run(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_transfer_prepare(run, err));
     STW_TRY(stw_same_prepare(run, err));
     STW_TRY(stw_exec_agree_status(run, open_streams(run, err), err));
+    STW_TRY(stw_exec_saves_agree(run, err));
 out:
     return status;
 }
@@ -406,6 +423,8 @@ stw_status stw_exec_open(const stw_plan *plan, const stw_executor_options *optio
     run->weights_path = options->weights != NULL ? options->weights : plan->run.load.weights;
     run->job = plan->job;
     run->norm = (double)NAN;
+    run->first_step = 1;
+    for (int g = 0; g < STW_MAX_PARAM_GROUPS; g++) run->lr[g] = (double)NAN;
     run->source_rank = UINT32_MAX;
     run->timeout_s = options->timeout_s > 0.0 ? options->timeout_s : TIMEOUT_S;
     pthread_mutex_init(&run->mutex, NULL);
@@ -426,6 +445,8 @@ void stw_exec_close(stw_rank_run *run) {
     stw_streams_free(run->streams);
     stw_run_sync_close(run);
     stw_run_export_close(run);
+    stw_exec_saves_close(run);
+    stw_exec_resume_close(run);
     stw_threads_free(run->readers);
     stw_weights_close(run->weights);
     stw_text_free(&run->sample);

@@ -65,6 +65,16 @@ typedef struct stw_executor_options {
      * at. NULL: the executor's own. */
     const stw_device_config *caller;
     stw_timeline *timeline; /* zeroed or of an earlier run: filled on rank 0; NULL: no marks */
+    /** Checkpoints. stw_execute saves after every `checkpoint_every`th step and after the last one;
+     * a save goes on beside the next steps, and its failure is a warning. NULL: none. */
+    const char *checkpoint;
+    uint64_t checkpoint_every;     /* 0: after the last step alone */
+    uint32_t checkpoint_keep;      /* whole checkpoints beside which older ones go; 0: keep all */
+    uint64_t checkpoint_bucket;    /* bytes; 0: STW_SAVE_BUCKET_BYTES */
+    const char *checkpoint_config; /* the model's config.json, saved beside its weights; or NULL */
+    /** Checkpoint, or folder of which the newest whole one is taken, in place of a load: `steps`
+     * counts from the very first step, and those that it has are not taken again. NULL: none. */
+    const char *resume;
 } stw_executor_options;
 
 /** For a rank that cannot execute (its plan file is bad): tell the others, which wait for it, and

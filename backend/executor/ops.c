@@ -2,6 +2,7 @@
 /* What each operation of an executed movement does. Called from the threads of the streams. */
 #include "backend/executor/run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,17 +10,27 @@
 #include "backend/norm.h"
 #include "core/checked.h"
 
+void stw_exec_rates(const stw_rank_run *run, uint32_t group, double *lr, double *decay) {
+    const stw_run_spec *spec = &run->plan->run;
+    *lr = spec->optimizer.lr;
+    *decay = spec->optimizer.weight_decay;
+    if (group > 0) {
+        const stw_param_group *own = &spec->optimizer.groups[group - 1];
+        if (own->lr < STW_AUTO_NUMBER) *lr = own->lr;
+        if (own->weight_decay < STW_AUTO_NUMBER) *decay = own->weight_decay;
+    }
+    if (!isnan(run->lr[group])) *lr = run->lr[group];
+}
+
 stw_adamw stw_exec_adamw(const stw_rank_run *run, uint64_t step) {
     const stw_run_spec *spec = &run->plan->run;
     stw_adamw a = stw_adamw_make(spec->optimizer.lr, spec->optimizer.beta1, spec->optimizer.beta2,
                                  spec->optimizer.eps, spec->optimizer.weight_decay, step,
                                  spec->optimizer.clip_norm > 0.0);
-    for (uint32_t g = 0; g < spec->optimizer.n_groups; g++) {
-        const stw_param_group *own = &spec->optimizer.groups[g];
-        double lr = own->lr < STW_AUTO_NUMBER ? own->lr : spec->optimizer.lr;
-        double decay =
-            own->weight_decay < STW_AUTO_NUMBER ? own->weight_decay : spec->optimizer.weight_decay;
-        stw_adamw_set_group(&a, g + 1u, lr, decay, step);
+    for (uint32_t g = 0; g <= spec->optimizer.n_groups; g++) {
+        double lr, decay;
+        stw_exec_rates(run, g, &lr, &decay);
+        stw_adamw_set_group(&a, g, lr, decay, step);
     }
     return a;
 }

@@ -34,6 +34,8 @@ typedef struct stw_read_chunk {
 } stw_read_chunk;
 
 typedef struct stw_read_sums stw_read_sums;
+typedef struct stw_exec_saves stw_exec_saves;
+typedef struct stw_exec_resume stw_exec_resume;
 
 typedef struct stw_rank_run {
     stw_pool *pool;
@@ -78,10 +80,17 @@ typedef struct stw_rank_run {
     stw_live live;         /* what the arenas hold, by operations issued so far */
     stw_peak peak[STW_N_TIERS];
 
-    uint64_t step;   /* 1 for the first; set between movements */
-    stw_adamw adamw; /* scalars of that step */
-    float *factors;  /* [options->steps] clip factors */
-    double norm;     /* of the last step; NaN without clipping, or where it was NaN */
+    uint64_t step;                   /* 1 for the first; set between movements */
+    uint64_t first_step;             /* that this run takes: 1, or the one after a checkpoint's */
+    stw_adamw adamw;                 /* scalars of that step */
+    double lr[STW_MAX_PARAM_GROUPS]; /* instead of the plan's; NaN: the plan's */
+    stw_exec_saves *saves;           /* NULL: no checkpoints are written */
+    stw_exec_resume *resume;         /* what it goes on from; NULL: nothing */
+    char resumed[64];                /* "step 100 of save 0123456789abcdef"; else "" */
+    bool in_session;                 /* a caller steps it, from any step to any */
+    bool no_replay;                  /* the state cannot be replayed from its beginning */
+    float *factors;                  /* [options->steps] clip factors */
+    double norm; /* of the last step; NaN without clipping, or where it was NaN */
     uint64_t nonfinite_steps, first_nonfinite_step; /* with a norm that was not finite; 0: none */
     bool refused; /* the last movement was not begun: stw_exec_refuse_nonfinite */
     bool sending; /* comm stream only: a send may still run */
@@ -101,6 +110,8 @@ typedef struct stw_rank_run {
 /* ops.c: what operations do */
 STW_MUST_USE stw_status stw_exec_issue(stw_rank_run *run, uint32_t op, stw_error *err);
 STW_MUST_USE stw_status stw_exec_settle(stw_rank_run *run, uint32_t op, stw_error *err);
+/** Rates of a parameter group: the plan's, unless run->lr has another one. */
+void stw_exec_rates(const stw_rank_run *run, uint32_t group, double *lr, double *decay);
 /** Scalars of a step, every parameter group's included. */
 stw_adamw stw_exec_adamw(const stw_rank_run *run, uint64_t step);
 
@@ -130,6 +141,27 @@ STW_MUST_USE stw_status stw_exec_agree_state(stw_rank_run *run, stw_error *err);
 void stw_exec_end_state(stw_rank_run *run);
 /** "bucket 3 (first tensor to last tensor)" */
 void stw_exec_bucket_words(const stw_rank_run *run, uint32_t bucket, char *out, size_t out_size);
+
+/* saves.c: checkpoints, written behind the steps */
+/** What this rank writes, and memory for it; nothing without options->checkpoint. */
+STW_MUST_USE stw_status stw_exec_saves_open(stw_rank_run *run, stw_error *err);
+/** The number of this run's saves; nothing without options->checkpoint. Collective. */
+STW_MUST_USE stw_status stw_exec_saves_agree(stw_rank_run *run, stw_error *err);
+/** Begin to save the state after run->step; a save under way is finished first. It is not
+ * collective. What fails is a warning, and the run goes on. */
+void stw_exec_save(stw_rank_run *run);
+/** Wait until the last save is done on this rank. */
+void stw_exec_saves_finish(stw_rank_run *run);
+/** Before an operation that may change state: wait until that is read. */
+void stw_exec_saves_guard(stw_rank_run *run, const stw_op *op);
+void stw_exec_saves_close(stw_rank_run *run);
+
+/* resume.c: state from a checkpoint */
+/** Read manifest and markers and compare them with the plan; nothing without options->resume. */
+STW_MUST_USE stw_status stw_exec_resume_open(stw_rank_run *run, stw_error *err);
+/** In place of the load: everything that this rank holds, each byte verified. Collective. */
+STW_MUST_USE stw_status stw_exec_resume_load(stw_rank_run *run, stw_error *err);
+void stw_exec_resume_close(stw_rank_run *run);
 
 /* timeline.c: when operations run */
 STW_MUST_USE stw_status stw_timeline_prepare(stw_rank_run *run, stw_error *err);
@@ -200,6 +232,9 @@ STW_MUST_USE stw_status stw_same_compare(stw_rank_run *run, stw_error *err);
 /* agree.c: do all ranks do the same? Nothing is done with one rank. */
 /** What must be the same on all ranks, one line "key = value" each. */
 STW_MUST_USE stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *err);
+/** Those that make a state what it is: model, precision, optimizer, what is trained. */
+STW_MUST_USE stw_status stw_exec_state_terms(const stw_rank_run *run, stw_text *out,
+                                             stw_error *err);
 /** Hash of those that determine the digests of the state (stw_run_result.digest_of). */
 STW_MUST_USE stw_status stw_exec_digest_of(const stw_rank_run *run, char hex[17], stw_error *err);
 /** The lists of two ranks, and who they are. */
@@ -215,6 +250,8 @@ STW_MUST_USE stw_status stw_exec_compare_lists(const stw_exec_lists *lists, stw_
  * @param so_far what this rank has met, with its error in `err`
  * @return the same on every rank; DEVICE names the first difference: key, rank, both values */
 STW_MUST_USE stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err);
+/** DEVICE where ranks have not opened the same checkpoint. Collective. */
+STW_MUST_USE stw_status stw_exec_agree_resume(stw_rank_run *run, stw_error *err);
 /** Tell all ranks what this one has met: the first failure becomes everybody's. Collective. */
 STW_MUST_USE stw_status stw_exec_agree_status(stw_rank_run *run, stw_status so_far, stw_error *err);
 /** A barrier; DEVICE where ranks begin another movement, step, or with other learning rates. */

@@ -3,13 +3,13 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct stw_session {
     stw_executor_options options;
     stw_rank_run *run;
-    double lr[STW_MAX_PARAM_GROUPS]; /* NaN: the plan's */
-    bool has_params;                 /* they were loaded or adopted */
-    bool has_stepped;                /* the first optimizer step was taken */
+    bool has_params;  /* they were loaded or adopted */
+    bool has_stepped; /* the first optimizer step was taken */
 };
 
 stw_status stw_session_open(const stw_plan *plan, const stw_executor_options *options,
@@ -22,9 +22,9 @@ stw_status stw_session_open(const stw_plan *plan, const stw_executor_options *op
     session->options = *options;
     session->options.steps = 1; /* room for the samples of one */
     session->options.other_grad = (stw_other_grad){0};
-    for (int g = 0; g < STW_MAX_PARAM_GROUPS; g++) session->lr[g] = (double)NAN;
     STW_TRY(stw_backend_select(options->backend, &backend, err));
     STW_TRY(stw_exec_open(plan, &session->options, backend, &session->run, err));
+    session->run->in_session = true;
     *out = session;
     session = NULL;
 out:
@@ -48,20 +48,8 @@ stw_status stw_session_set_lr(stw_session *session, uint32_t group, double lr, s
     if (!(lr >= 0 && lr <= STW_MOST_LR))
         return stw_fail(err, STW_STATUS_USAGE, "learning rate", "found %g, expected 0 to %g", lr,
                         STW_MOST_LR);
-    session->lr[group] = lr;
+    session->run->lr[group] = lr;
     return STW_STATUS_OK;
-}
-
-/* The plan's rates, but for those that the caller has set. */
-static stw_adamw adamw_of(const stw_session *session, uint64_t step) {
-    const stw_run_spec *spec = &session->run->plan->run;
-    stw_adamw a = stw_exec_adamw(session->run, step);
-    for (uint32_t g = 0; g <= spec->optimizer.n_groups; g++) {
-        double own = g > 0 ? spec->optimizer.groups[g - 1].weight_decay : STW_AUTO_NUMBER;
-        double decay = own < STW_AUTO_NUMBER ? own : spec->optimizer.weight_decay;
-        if (!isnan(session->lr[g])) stw_adamw_set_group(&a, g, session->lr[g], decay, step);
-    }
-    return a;
 }
 
 static stw_status issue(stw_session *session, const stw_schedule *schedule,
@@ -135,7 +123,7 @@ stw_status stw_session_issue(stw_session *session, stw_phase phase, uint64_t ste
     *sample = (stw_session_sample){.grad_norm = (double)NAN, .clip_factor = 1};
     STW_TRY(check_order(session, phase, step, err));
     run->step = step;
-    run->adamw = adamw_of(session, step);
+    run->adamw = stw_exec_adamw(run, step);
     for (uint32_t m = 0; m < run->program->n_movements; m++)
         if (run->schedules[m] != NULL && run->program->movements[m].phase == phase)
             STW_TRY(issue(session, run->schedules[m], sample, err));
@@ -154,6 +142,50 @@ stw_status stw_session_adopt(stw_session *session, stw_error *err) {
     STW_TRY(run->backend->commit(run->device, 0, err));
     session->has_params = true;
 out:
+    return status;
+}
+
+stw_status stw_session_save(stw_session *session, const stw_session_saves *saves, uint64_t step,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_rank_run *run = session->run;
+    if (!session->has_params)
+        return stw_fail(err, STW_STATUS_USAGE, "save",
+                        "the session has no parameters yet, expected a load first");
+    if (run->saves == NULL) {
+        session->options.checkpoint = stw_pool_string(run->pool, saves->folder);
+        session->options.checkpoint_config = stw_pool_string(run->pool, saves->config);
+        if (session->options.checkpoint == NULL)
+            return stw_fail(err, STW_STATUS_NO_MEMORY, "save", "out of memory");
+        status = stw_exec_agree_status(run, stw_exec_saves_open(run, err), err);
+        if (status == STW_STATUS_OK) status = stw_exec_saves_agree(run, err);
+        if (status != STW_STATUS_OK) stw_exec_saves_close(run);
+        STW_TRY(status);
+    } else if (strcmp(saves->folder, session->options.checkpoint) != 0) {
+        return stw_fail(err, STW_STATUS_USAGE, saves->folder,
+                        "expected %.300s, where the session saves", session->options.checkpoint);
+    }
+    session->options.checkpoint_keep = saves->keep;
+    run->step = step;
+    stw_exec_save(run);
+out:
+    return status;
+}
+
+stw_status stw_session_resume(stw_session *session, const char *path, uint64_t *step,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_rank_run *run = session->run;
+    if (session->has_params)
+        return stw_fail(err, STW_STATUS_USAGE, "resume", "the session has parameters already");
+    session->options.resume = path;
+    status = stw_exec_agree_status(run, stw_exec_resume_open(run, err), err);
+    if (status == STW_STATUS_OK) status = stw_exec_agree_resume(run, err);
+    if (status == STW_STATUS_OK) status = stw_exec_resume_load(run, err);
+    session->options.resume = NULL;
+    if (status == STW_STATUS_OK) *step = run->step;
+    session->has_params = session->has_stepped = status == STW_STATUS_OK;
+    stw_exec_resume_close(run);
     return status;
 }
 

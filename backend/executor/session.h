@@ -38,6 +38,16 @@ STW_MUST_USE stw_status stw_session_issue(stw_session *session, stw_phase phase,
                                           stw_session_sample *sample, stw_error *err);
 /** In place of a load: masters from the parameters that lie in the arenas. */
 STW_MUST_USE stw_status stw_session_adopt(stw_session *session, stw_error *err);
+typedef struct stw_session_saves {
+    const char *folder, *config; /* as stw_executor_options.checkpoint and checkpoint_config */
+    uint32_t keep;
+} stw_session_saves;
+/** Begin to save the state after a step. The first call is collective. */
+STW_MUST_USE stw_status stw_session_save(stw_session *session, const stw_session_saves *saves,
+                                         uint64_t step, stw_error *err);
+/** In place of a load: a checkpoint, or the newest whole one of a folder. */
+STW_MUST_USE stw_status stw_session_resume(stw_session *session, const char *path, uint64_t *step,
+                                           stw_error *err);
 /** Seeded gradients of a step, as stw_execute makes them. */
 STW_MUST_USE stw_status stw_session_seed_grads(stw_session *session, uint64_t step, stw_error *err);
 /** Whether the plan has the component of an index of stw_run_result.digest. */

@@ -12,8 +12,8 @@ rm -rf "$prefix" "$PWD/prefix"
 mv "$PWD/prefix" "$prefix"
 
 # ---- what is installed, and what it exports ----
-(cd "$prefix/include" && find . -type f) >headers.txt
-[ "$(cat headers.txt)" = ./stowage.h ] || { cat headers.txt; fail "one header is installed, stowage.h"; }
+(cd "$prefix/include" && find . -type f | sort | tr '\n' ' ') >headers.txt
+[ "$(cat headers.txt)" = "./stowage.h ./stowage_checkpoint.h " ] || { cat headers.txt; fail "two headers are installed"; }
 "$STW_CC" -E -P -std=c99 "$prefix/include/stowage.h" | grep -oE '\bstw_[a-z0-9_]+ *\(' |
     tr -d ' (' | sort -u >declared.txt
 [ "$(wc -l <declared.txt)" -ge 30 ] || fail "the header declares too few functions"

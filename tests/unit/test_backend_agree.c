@@ -86,6 +86,10 @@ static void every_option(void) {
         {{.other_grad = {2, 7, 0.5f}}, "--set-gradient", "none", "2:7=0.5"},
         {{.output = "run.json"}, "--output", "none", "run.json"},
         {{.trace = "trace.json"}, "--trace", "none", "trace.json"},
+        {{.sync_to = "weights"}, "--sync-to", "none", "weights"},
+        {{.checkpoint = "saves"}, "--checkpoint", "none", "folder"},
+        {{.checkpoint_every = 3}, "--every", "0", "3"},
+        {{.checkpoint_keep = 2}, "--keep", "0", "2"},
         {{.poison_freed = true}, "poison_freed", "false", "true"},
         {{.after_iteration = after}, "ceiling", "false", "true"},
     };
@@ -118,7 +122,10 @@ static void every_option(void) {
     b = a;
     b.backend = &gpu;
     differ(&a, &b, "--backend", "host", "cuda");
-    CU_ASSERT_EQUAL(options_of(&a), n + 1); /* a new option needs a row */
+    b = a;
+    snprintf(b.resumed, sizeof b.resumed, "step 3 of save 12");
+    differ(&a, &b, "--resume", "none", "step 3 of save 12");
+    CU_ASSERT_EQUAL(options_of(&a), n + 2); /* a new option needs a row */
     stw_plan_free(plan);
 }
 

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+#include "backend/checkpoint/load.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/host/pool.h"
+#include "backend/nvme/plain.h"
+#include "core/checked.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#define BLOCK STW_PLAIN_BLOCK_BYTES
+#define READERS 4u
+#define NONE UINT32_MAX
+#define MOST_BUCKET (4ull << 30) /* larger ones are no buckets of ours */
+
+/* A file that buckets are of. */
+typedef struct source {
+    stw_plain *file;
+    char *path;
+    uint32_t number;               /* in manifest.files; NONE: not one with tensors */
+    uint64_t first_need, end_need; /* those of the file */
+} source;
+
+/* A bucket to be read. */
+typedef struct task {
+    uint32_t rank, bucket, source;
+} task;
+
+typedef struct loader {
+    const stw_checkpoint *c;
+    const stw_load_options *options;
+    bool verifies; /* damage is counted, not an error */
+    stw_plain_io *io;
+    source *sources;
+    uint32_t n_sources;
+    size_t n_tasks, room;
+    task *tasks;
+    stw_pool *pool;
+    pthread_mutex_t mutex; /* of what follows */
+    uint64_t placed;
+    stw_status status;
+    stw_error error;
+    stw_checkpoint_damage damage;
+} loader;
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "checkpoint", "out of memory");
+}
+
+stw_status stw_checkpoint_header(const stw_checkpoint *checkpoint, uint32_t file,
+                                 stw_safetensors **out, stw_error *err) {
+    char path[STW_CHECKPOINT_PATH + 256];
+    snprintf(path, sizeof path, "%s/%s", checkpoint->path, checkpoint->manifest.files[file].name);
+    return stw_safetensors_open(path, out, err);
+}
+
+/* ---- what is wanted ---- */
+
+static int compare(const void *a, const void *b) {
+    const stw_load_need *x = a, *y = b;
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+static stw_status find_source(loader *l, const char *name, uint32_t *out, stw_error *err) {
+    for (*out = 0; *out < l->n_sources; ++*out)
+        if (strcmp(l->sources[*out].path + strlen(l->c->path) + 1, name) == 0) return STW_STATUS_OK;
+    source *s = stw_pool_array(l->pool, l->n_sources + 1u, sizeof *s);
+    if (s == NULL) return no_memory(err);
+    if (l->n_sources > 0) memcpy(s, l->sources, l->n_sources * sizeof *s);
+    l->sources = s;
+    s += l->n_sources;
+    *s = (source){.number = NONE, .path = stw_pool_printf(l->pool, "%s/%s", l->c->path, name)};
+    if (s->path == NULL) return no_memory(err);
+    for (uint32_t f = 0; f < l->c->manifest.n_files; f++)
+        if (strcmp(l->c->manifest.files[f].name, name) == 0) s->number = f;
+    const stw_load_options *o = l->options;
+    while (s->first_need < o->n_needs && o->needs[s->first_need].file < s->number) s->first_need++;
+    s->end_need = s->first_need;
+    while (s->end_need < o->n_needs && o->needs[s->end_need].file == s->number) s->end_need++;
+    l->n_sources++;
+    return STW_STATUS_OK;
+}
+
+/* The first need of a file that ends beyond a byte. */
+static uint64_t need_at(const loader *l, const source *s, uint64_t offset) {
+    uint64_t low = s->first_need, high = s->end_need;
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        const stw_load_need *n = &l->options->needs[middle];
+        if (n->offset + n->bytes <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool is_needed(const loader *l, const source *s, const stw_marker *m,
+                      const stw_marked_bucket *b) {
+    for (uint32_t e = b->first_extent; e < b->first_extent + b->n_extents; e++) {
+        const stw_marked_extent *x = &m->extents[e];
+        for (uint64_t r = 0; r < x->count; r++) {
+            const uint64_t offset = x->offset + r * x->stride, n = need_at(l, s, offset);
+            if (n < s->end_need && l->options->needs[n].offset < offset + x->bytes) return true;
+        }
+    }
+    return false;
+}
+
+static stw_status add_task(loader *l, const task *t, stw_error *err) {
+    l->tasks =
+        stw_pool_regrow(l->pool, l->tasks, l->n_tasks, l->n_tasks + 1, &l->room, sizeof *l->tasks);
+    if (l->tasks == NULL) return no_memory(err);
+    l->tasks[l->n_tasks++] = *t;
+    return STW_STATUS_OK;
+}
+
+static stw_status find_tasks(loader *l, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t number = 0;
+    for (uint32_t r = 0; r < l->c->manifest.world; r++) {
+        const stw_marker *m = &l->c->markers[r];
+        uint32_t file = NONE;
+        task t = {.rank = r};
+        for (t.bucket = 0; t.bucket < m->n_buckets; t.bucket++, number++) {
+            const stw_marked_bucket *b = &m->buckets[t.bucket];
+            if (b->file != file) STW_TRY(find_source(l, m->files[b->file], &t.source, err));
+            file = b->file;
+            const uint32_t parts = l->options->parts;
+            if ((parts > 0 && number % parts == l->options->part) ||
+                is_needed(l, &l->sources[t.source], m, b))
+                STW_TRY(add_task(l, &t, err));
+        }
+    }
+out:
+    return status;
+}
+
+/* ---- one bucket ---- */
+
+/* Rows of a bucket as they are read: where each lies in memory. */
+typedef struct rows {
+    const stw_marker *m;
+    const stw_marked_bucket *b;
+    uint32_t extent;
+    uint64_t row, end; /* end: of what the rows so far take in memory */
+} rows;
+
+static bool next_row(rows *r, uint64_t *offset, uint64_t *bytes, uint64_t *at) {
+    while (r->extent < r->b->n_extents) {
+        const stw_marked_extent *x = &r->m->extents[r->b->first_extent + r->extent];
+        if (r->row == x->count) {
+            r->extent++;
+            r->row = 0;
+            continue;
+        }
+        *offset = x->offset + r->row++ * x->stride;
+        *bytes = x->bytes;
+        *at = r->end / BLOCK * BLOCK + *offset % BLOCK;
+        if (*at < r->end) *at += BLOCK;
+        r->end = *at + *bytes;
+        return true;
+    }
+    return false;
+}
+
+static stw_status read_rows(const source *s, rows r, unsigned char *memory, uint64_t *hash,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t offset, bytes, at;
+    XXH3_state_t *state = XXH3_createState();
+    if (state == NULL) return no_memory(err);
+    XXH3_64bits_reset(state);
+    while (next_row(&r, &offset, &bytes, &at)) {
+        STW_TRY(stw_plain_read(s->file, offset, memory + at, bytes, err));
+        XXH3_64bits_update(state, memory + at, bytes);
+    }
+    *hash = XXH3_64bits_digest(state);
+out:
+    XXH3_freeState(state);
+    return status;
+}
+
+/* The tensor with a byte of a file, for messages. */
+static void name_tensor(const loader *l, const source *s, uint64_t offset, char *out,
+                        size_t out_size) {
+    stw_safetensors *set = NULL;
+    out[0] = '\0';
+    if (s->number == NONE || stw_checkpoint_header(l->c, s->number, &set, NULL) != STW_STATUS_OK)
+        return;
+    snprintf(out, out_size, " (header)");
+    for (uint32_t e = 0; e < set->n_entries; e++)
+        if (offset >= set->entries[e].offset_bytes &&
+            offset - set->entries[e].offset_bytes < set->entries[e].bytes)
+            snprintf(out, out_size, " (from %.200s on)", set->entries[e].name);
+    stw_safetensors_free(set);
+}
+
+static stw_status damaged(const loader *l, const task *t, uint64_t hash, stw_error *err) {
+    const stw_marker *m = &l->c->markers[t->rank];
+    const stw_marked_bucket *b = &m->buckets[t->bucket];
+    const stw_marked_extent *first = &m->extents[b->first_extent],
+                            *last = &m->extents[b->first_extent + b->n_extents - 1];
+    char tensor[256];
+    name_tensor(l, &l->sources[t->source], first->offset, tensor, sizeof tensor);
+    return stw_fail(err, STW_STATUS_DISAGREE, l->sources[t->source].path,
+                    "is damaged: its %" PRIu64 " bytes from %" PRIu64 " to %" PRIu64
+                    " that rank %u wrote%s have hash %016" PRIx64 ", expected %016" PRIx64,
+                    b->bytes, first->offset,
+                    last->offset + (last->count - 1) * last->stride + last->bytes, t->rank, tensor,
+                    hash, b->hash);
+}
+
+/* Hand over what is needed of a bucket; the mutex is held. */
+static stw_status place_rows(loader *l, const source *s, rows r, const unsigned char *memory,
+                             stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t offset, bytes, at;
+    while (next_row(&r, &offset, &bytes, &at)) {
+        for (uint64_t n = need_at(l, s, offset); n < s->end_need; n++) {
+            const stw_load_need *need = &l->options->needs[n];
+            if (need->offset >= offset + bytes) break;
+            const uint64_t first = stw_max_u64(need->offset, offset);
+            const uint64_t end = stw_min_u64(need->offset + need->bytes, offset + bytes);
+            STW_TRY(l->options->place(l->options->state, need, first - need->offset,
+                                      memory + at + (first - offset), end - first, err));
+            l->placed += end - first;
+        }
+    }
+out:
+    return status;
+}
+
+static uint64_t memory_of(rows r) {
+    uint64_t offset, bytes, at;
+    while (next_row(&r, &offset, &bytes, &at)) continue;
+    return r.end;
+}
+
+static void note(loader *l, stw_status status, const stw_error *error) {
+    if (l->verifies && status == STW_STATUS_DISAGREE) {
+        if (l->damage.damaged++ == 0)
+            stw_error_format(error, l->damage.first, sizeof l->damage.first);
+    } else if (l->status == STW_STATUS_OK && status != STW_STATUS_OK) {
+        l->status = status;
+        l->error = *error;
+    }
+}
+
+static void load_one(loader *l, const task *t) {
+    stw_status status = STW_STATUS_OK;
+    stw_error own = STW_ERROR_INIT, *err = &own;
+    const source *s = &l->sources[t->source];
+    const rows r = {&l->c->markers[t->rank], &l->c->markers[t->rank].buckets[t->bucket], 0, 0, 0};
+    uint64_t hash = 0;
+    void *memory = NULL;
+    if (r.b->bytes > MOST_BUCKET)
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, s->path, "found a bucket of %" PRIu64 " bytes",
+                         r.b->bytes));
+    if (posix_memalign(&memory, BLOCK, (size_t)memory_of(r) + 1) != 0) STW_TRY(no_memory(err));
+    STW_TRY(read_rows(s, r, memory, &hash, err));
+    if (hash != r.b->hash) STW_TRY(damaged(l, t, hash, err));
+out:
+    pthread_mutex_lock(&l->mutex);
+    if (status == STW_STATUS_OK && l->status == STW_STATUS_OK)
+        status = place_rows(l, s, r, memory, err);
+    note(l, status, &own);
+    l->damage.bytes += r.b->bytes;
+    if (l->options->progress != NULL) l->options->progress(l->options->state, r.b->bytes);
+    pthread_mutex_unlock(&l->mutex);
+    free(memory);
+}
+
+static void load_some(void *state, uint64_t first, uint64_t count) {
+    loader *l = state;
+    for (uint64_t i = first; i < first + count; i++) {
+        pthread_mutex_lock(&l->mutex);
+        const bool stop = l->status != STW_STATUS_OK;
+        pthread_mutex_unlock(&l->mutex);
+        if (!stop) load_one(l, &l->tasks[i]);
+    }
+}
+
+/* ---- all of it ---- */
+
+static stw_status check_placed(const loader *l, stw_error *err) {
+    uint64_t wanted = 0;
+    for (uint64_t i = 0; i < l->options->n_needs; i++) wanted += l->options->needs[i].bytes;
+    if (wanted == l->placed) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_DISAGREE, l->c->path,
+                    "found %" PRIu64 " of the %" PRIu64
+                    " bytes that this rank needs in what the markers list",
+                    l->placed, wanted);
+}
+
+static stw_status load(loader *l, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_threads *threads = NULL;
+    l->pool = stw_pool_new();
+    if (l->pool == NULL) return no_memory(err);
+    if (l->options->n_needs > 1)
+        qsort(l->options->needs, (size_t)l->options->n_needs, sizeof *l->options->needs, compare);
+    STW_TRY(find_tasks(l, err));
+    STW_TRY(stw_plain_io_open(&l->io, err));
+    for (uint32_t s = 0; s < l->n_sources; s++)
+        STW_TRY(stw_plain_open(l->io, l->sources[s].path, false, &l->sources[s].file, err));
+    const uint32_t cores = stw_threads_cores();
+    if (!l->options->one_thread)
+        STW_TRY(stw_threads_new(cores < READERS ? cores : READERS, &threads, err));
+    stw_threads_for(threads, l->n_tasks, 1, load_some, l);
+    status = l->status;
+    if (status != STW_STATUS_OK && err != NULL) *err = l->error;
+    if (status == STW_STATUS_OK) status = check_placed(l, err);
+out:
+    stw_threads_free(threads);
+    for (uint32_t s = 0; s < l->n_sources; s++) stw_plain_close(l->sources[s].file);
+    stw_plain_io_close(l->io);
+    stw_pool_free(l->pool);
+    return status;
+}
+
+stw_status stw_checkpoint_load(const stw_checkpoint *checkpoint, const stw_load_options *options,
+                               stw_error *err) {
+    loader l = {.c = checkpoint, .options = options};
+    pthread_mutex_init(&l.mutex, NULL);
+    const stw_status status = load(&l, err);
+    pthread_mutex_destroy(&l.mutex);
+    return status;
+}
+
+stw_status stw_checkpoint_verify(const stw_checkpoint *checkpoint,
+                                 void (*progress)(void *state, uint64_t bytes), void *state,
+                                 stw_checkpoint_damage *out, stw_error *err) {
+    const stw_load_options options = {.parts = 1, .progress = progress, .state = state};
+    loader l = {.c = checkpoint, .options = &options, .verifies = true};
+    pthread_mutex_init(&l.mutex, NULL);
+    const stw_status status = load(&l, err);
+    pthread_mutex_destroy(&l.mutex);
+    *out = l.damage;
+    return status;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading manifest and markers of a checkpoint. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "backend/checkpoint/folder.h"
+#include "backend/nvme/sum.h"
+#include "core/checked.h"
+#include "core/file.h"
+
+#define MOST_BYTES (1ull << 30) /* of a manifest or a marker */
+
+typedef struct opener {
+    stw_checkpoint *c;
+    char file[STW_CHECKPOINT_PATH + 64];
+    char *text;
+    uint64_t length;
+} opener;
+
+static stw_status read_file(opener *o, const char *name, const char *lacks, stw_error *err) {
+    free(o->text);
+    o->text = NULL;
+    snprintf(o->file, sizeof o->file, "%s/%s", o->c->path, name);
+    if (!stw_file_exists(o->file))
+        return stw_fail(err, STW_STATUS_BAD_INPUT, o->c->path, "%s (%s)", lacks, name);
+    return stw_file_read(o->file, MOST_BYTES, &o->text, &o->length, err);
+}
+
+/* The manifest has the hash that rank 0's marker states. */
+static stw_status check_manifest(opener *o, stw_error *err) {
+    const stw_marker *m = &o->c->markers[0];
+    const uint64_t hash = stw_nvme_sum(o->text, o->length);
+    for (uint32_t b = 0; b < m->n_buckets; b++) {
+        const stw_marked_bucket *bucket = &m->buckets[b];
+        if (strcmp(m->files[bucket->file], STW_MANIFEST_NAME) != 0) continue;
+        if (bucket->hash == hash && bucket->bytes == o->length) return STW_STATUS_OK;
+        return stw_fail(err, STW_STATUS_DISAGREE, o->file,
+                        "is damaged: its %" PRIu64 " bytes have hash %016" PRIx64
+                        ", expected %" PRIu64 " bytes with %016" PRIx64,
+                        o->length, hash, bucket->bytes, bucket->hash);
+    }
+    return stw_fail(err, STW_STATUS_DISAGREE, o->c->path, "rank 0's marker lists no manifest");
+}
+
+static stw_status read_marker(opener *o, uint32_t rank, stw_marker *m, stw_error *err) {
+    char name[32], lacks[80];
+    stw_marker_name(rank, name);
+    snprintf(lacks, sizeof lacks, "is not complete: rank %u did not end its save", rank);
+    stw_status status = read_file(o, name, lacks, err);
+    stw_marker_init(m, o->c->pool);
+    return status == STW_STATUS_OK ? stw_marker_read(o->file, o->text, (size_t)o->length, m, err)
+                                   : status;
+}
+
+/* Of the save of which rank 0's marker is. */
+static stw_status check_save(const opener *o, const stw_marker *m, uint32_t rank, stw_error *err) {
+    const stw_marker *of = &o->c->markers[0];
+    if (m->save == of->save && m->step == of->step && m->rank == rank && m->world == of->world)
+        return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_DISAGREE, o->file,
+                    "found rank %u of %u, step %" PRIu64 ", save %016" PRIx64
+                    "; expected rank %u of %u, step %" PRIu64 ", save %016" PRIx64,
+                    m->rank, m->world, m->step, m->save, rank, of->world, of->step, of->save);
+}
+
+static uint64_t marked_bytes(const stw_checkpoint *c, const char *name) {
+    uint64_t bytes = 0;
+    for (uint32_t r = 0; r < c->manifest.world; r++) {
+        const stw_marker *m = &c->markers[r];
+        for (uint32_t b = 0; b < m->n_buckets; b++)
+            if (strcmp(m->files[m->buckets[b].file], name) == 0)
+                bytes = stw_plus(bytes, m->buckets[b].bytes);
+    }
+    return bytes;
+}
+
+static stw_status check_file(opener *o, const char *name, uint64_t bytes, stw_error *err) {
+    struct stat info;
+    snprintf(o->file, sizeof o->file, "%s/%s", o->c->path, name);
+    if (stat(o->file, &info) != 0)
+        return stw_fail(err, STW_STATUS_DISAGREE, o->file, "is missing; expected %" PRIu64 " bytes",
+                        bytes);
+    if ((uint64_t)info.st_size != bytes)
+        return stw_fail(err, STW_STATUS_DISAGREE, o->file,
+                        "found %" PRIu64 " bytes, expected %" PRIu64, (uint64_t)info.st_size,
+                        bytes);
+    return STW_STATUS_OK;
+}
+
+/* Files are there, as long as stated, and those of tensors have every byte in a bucket. */
+static stw_status check_files(opener *o, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t f = 0; f < o->c->manifest.n_files; f++) {
+        const char *name = o->c->manifest.files[f].name;
+        const uint64_t bytes = o->c->manifest.files[f].bytes;
+        STW_TRY(check_file(o, name, bytes, err));
+        const uint64_t marked = marked_bytes(o->c, name);
+        if (marked != bytes)
+            STW_TRY(stw_fail(err, STW_STATUS_DISAGREE, o->file,
+                             "the markers list %" PRIu64 " of its %" PRIu64 " bytes", marked,
+                             bytes));
+        o->c->bytes = stw_plus(o->c->bytes, bytes);
+    }
+    const stw_marker *m = &o->c->markers[0]; /* rank 0 writes the others */
+    for (uint32_t f = 0; f < m->n_files; f++)
+        STW_TRY(check_file(o, m->files[f], marked_bytes(o->c, m->files[f]), err));
+out:
+    return status;
+}
+
+static stw_status read_manifest(opener *o, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_manifest *m = &o->c->manifest;
+    snprintf(o->file, sizeof o->file, "%s/" STW_MANIFEST_NAME, o->c->path);
+    if (!stw_file_exists(o->file))
+        STW_TRY(stw_fail(err, STW_STATUS_DISAGREE, o->file,
+                         "is missing; expected a manifest of step %" PRIu64,
+                         o->c->markers[0].step));
+    STW_TRY(read_file(o, STW_MANIFEST_NAME, "is not complete: it has no manifest", err));
+    STW_TRY(check_manifest(o, err));
+    STW_TRY(stw_manifest_read(o->file, o->text, (size_t)o->length, o->c->pool, m, err));
+    const stw_marker same = {.save = m->save, .step = m->step, .rank = 0, .world = m->world};
+    STW_TRY(check_save(o, &same, 0, err));
+out:
+    return status;
+}
+
+static stw_status read_all(opener *o, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_checkpoint *c = o->c;
+    stw_marker first;
+    STW_TRY(read_marker(o, 0, &first, err));
+    c->markers = stw_pool_array(c->pool, first.world, sizeof *c->markers);
+    if (c->markers == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, c->path, "out of memory"));
+    c->markers[0] = first;
+    STW_TRY(check_save(o, &first, 0, err));
+    STW_TRY(read_manifest(o, err));
+    for (uint32_t r = 1; r < first.world; r++) {
+        STW_TRY(read_marker(o, r, &c->markers[r], err));
+        STW_TRY(check_save(o, &c->markers[r], r, err));
+    }
+    STW_TRY(check_files(o, err));
+out:
+    return status;
+}
+
+stw_status stw_checkpoint_open(const char *path, stw_checkpoint **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_pool *pool = stw_pool_new();
+    opener *o = pool != NULL ? stw_pool_alloc(pool, sizeof *o) : NULL;
+    *out = NULL;
+    if (o != NULL) o->c = stw_pool_alloc(pool, sizeof *o->c);
+    if (o == NULL || o->c == NULL) {
+        stw_pool_free(pool);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
+    }
+    o->c->pool = pool;
+    snprintf(o->c->path, sizeof o->c->path, "%s", path);
+    STW_TRY(read_all(o, err));
+    *out = o->c;
+out:
+    free(o->text);
+    if (status != STW_STATUS_OK) stw_pool_free(pool);
+    return status;
+}
+
+void stw_checkpoint_close(stw_checkpoint *checkpoint) {
+    if (checkpoint != NULL) stw_pool_free(checkpoint->pool);
+}

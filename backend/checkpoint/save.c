@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+#include "backend/checkpoint/save.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <time.h>
+
+#include "backend/nvme/names.h"
+#include "backend/nvme/plain.h"
+#include "backend/process.h"
+#include "core/checked.h"
+#include "core/file.h"
+#include "core/locale.h"
+#include "core/units.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#define BLOCK STW_PLAIN_BLOCK_BYTES
+
+/* Bytes of a file, somewhere in a bucket's memory. */
+typedef struct piece {
+    uint64_t offset, bytes, at;
+} piece;
+
+typedef struct bucket {
+    unsigned char *memory;
+    uint64_t used;
+    uint32_t file, n;
+    size_t room;
+    piece *pieces;
+    bool full;
+} bucket;
+
+struct stw_saver {
+    stw_saver_options options;
+    stw_save_head head; /* of the save */
+    stw_plain_io *io;
+    bucket buckets[2];
+    stw_plain **files; /* [n_files] opened by the writer */
+    /* of a save */
+    bool begun, threads[2]; /* reader, writer */
+    pthread_t reader, writer;
+    stw_pool *pool;
+    stw_marker marker;
+    stw_partial partial;
+    stw_save_text *texts;
+    uint32_t n_texts;
+    uint32_t next; /* item, and bytes of it, that are read next */
+    uint64_t done;
+    unsigned filling; /* which bucket is filled next; they take turns */
+    double start_s, waited_s;
+    pthread_mutex_t mutex; /* of what follows, and of bucket.full */
+    pthread_cond_t change;
+    uint32_t turn;       /* of the item that is read next; UINT32_MAX: none is left */
+    bool read, finished; /* all items are; and written, or given up */
+    bool marked;         /* this rank's marker is written: what is there may be whole */
+    stw_status status;   /* the first failure */
+    stw_error error;
+    stw_saver_result result;
+};
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "checkpoint", "out of memory");
+}
+
+/* The first failure ends the save. */
+static void note(stw_saver *s, stw_status status, const stw_error *error) {
+    pthread_mutex_lock(&s->mutex);
+    if (s->status == STW_STATUS_OK && status != STW_STATUS_OK) {
+        s->status = status;
+        s->error = *error;
+    }
+    pthread_cond_broadcast(&s->change);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static bool has_failed(stw_saver *s) {
+    pthread_mutex_lock(&s->mutex);
+    const bool failed = s->status != STW_STATUS_OK;
+    pthread_mutex_unlock(&s->mutex);
+    return failed;
+}
+
+/* ---- filling buckets ---- */
+
+static stw_status add_piece(bucket *b, const piece *p, stw_error *err) {
+    if (b->n == b->room) {
+        const size_t room = b->room * 2 + 64;
+        piece *grown = realloc(b->pieces, room * sizeof *grown);
+        if (grown == NULL) return no_memory(err);
+        b->pieces = grown;
+        b->room = room;
+    }
+    b->pieces[b->n++] = *p;
+    return STW_STATUS_OK;
+}
+
+/* Where in the bucket a byte of the file goes: as it lies in the file, modulo a block. */
+static uint64_t place_of(const bucket *b, uint64_t offset) {
+    const piece *last = b->n > 0 ? &b->pieces[b->n - 1] : NULL;
+    if (last != NULL && last->offset + last->bytes == offset) return b->used;
+    const uint64_t at = b->used / BLOCK * BLOCK + offset % BLOCK;
+    return at >= b->used ? at : at + BLOCK;
+}
+
+/* As much of the next item as the bucket has room for. *full: it has none, or for another file. */
+static stw_status fill_item(stw_saver *s, bucket *b, bool *full, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_save_item *item = &s->head.items[s->next];
+    const uint64_t offset = item->offset + s->done, room = s->options.bucket_bytes;
+    const uint64_t at = place_of(b, offset);
+    *full = b->n > 0 && (b->file != item->file || at >= room);
+    if (*full) return status;
+    const uint64_t bytes = stw_min_u64(item->bytes - s->done, room - at);
+    piece *last = b->n > 0 ? &b->pieces[b->n - 1] : NULL;
+    STW_TRY(s->head.read(s->head.state, item, s->done, b->memory + at, bytes, err));
+    if (b->n == 0)
+        STW_TRY(stw_marker_begin(&s->marker, s->options.saved->files[item->file].name, err));
+    STW_TRY(stw_marker_add(&s->marker, offset, bytes, err));
+    if (last != NULL && at == b->used && last->offset + last->bytes == offset)
+        last->bytes += bytes;
+    else
+        STW_TRY(add_piece(b, &(piece){offset, bytes, at}, err));
+    b->file = item->file;
+    b->used = at + bytes;
+    s->done += bytes;
+    if (s->done == item->bytes) {
+        s->next++;
+        s->done = 0;
+    }
+    *full = b->used >= room;
+out:
+    return status;
+}
+
+static uint64_t hash_of(const bucket *b, XXH3_state_t *state) {
+    if (b->n == 1) return XXH3_64bits(b->memory + b->pieces[0].at, b->pieces[0].bytes);
+    XXH3_64bits_reset(state);
+    for (uint32_t i = 0; i < b->n; i++)
+        XXH3_64bits_update(state, b->memory + b->pieces[i].at, b->pieces[i].bytes);
+    return XXH3_64bits_digest(state);
+}
+
+/* The next bucket, once it is empty; NULL where the save has failed. */
+static bucket *take_empty(stw_saver *s) {
+    bucket *b = &s->buckets[s->filling];
+    pthread_mutex_lock(&s->mutex);
+    while (b->full && s->status == STW_STATUS_OK) pthread_cond_wait(&s->change, &s->mutex);
+    const bool failed = s->status != STW_STATUS_OK;
+    pthread_mutex_unlock(&s->mutex);
+    if (failed) return NULL;
+    s->filling = 1 - s->filling;
+    b->n = 0;
+    b->used = 0;
+    return b;
+}
+
+/* Items up to `end`. */
+static stw_status fill_until(stw_saver *s, uint32_t end, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    bucket *b;
+    XXH3_state_t *state = XXH3_createState();
+    if (state == NULL) return no_memory(err);
+    while (s->next < end && (b = take_empty(s)) != NULL) {
+        bool full = false;
+        while (s->next < end && !full) STW_TRY(fill_item(s, b, &full, err));
+        s->marker.buckets[s->marker.n_buckets - 1].hash = hash_of(b, state);
+        pthread_mutex_lock(&s->mutex);
+        b->full = true;
+        s->turn = s->next < s->head.n_items ? s->head.items[s->next].turn : UINT32_MAX;
+        pthread_cond_broadcast(&s->change);
+        pthread_mutex_unlock(&s->mutex);
+    }
+out:
+    XXH3_freeState(state);
+    return status;
+}
+
+static void end_reading(stw_saver *s, stw_status status, const stw_error *error) {
+    note(s, status, error);
+    pthread_mutex_lock(&s->mutex);
+    s->read = true;
+    s->turn = UINT32_MAX;
+    pthread_cond_broadcast(&s->change);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static void *read_rest(void *state) {
+    stw_saver *s = state;
+    (void)stw_locale_enter();
+    stw_error error = STW_ERROR_INIT;
+    const stw_status status = fill_until(s, s->head.n_items, &error);
+    end_reading(s, status, &error);
+    return NULL;
+}
+
+/* ---- writing ---- */
+
+static stw_status open_file(stw_saver *s, uint32_t file, stw_error *err) {
+    char path[STW_CHECKPOINT_PATH + 64];
+    const stw_saved_file *of = &s->options.saved->files[file];
+    if (s->files[file] != NULL) return STW_STATUS_OK;
+    snprintf(path, sizeof path, "%s/%s", s->partial.path, of->name);
+    stw_status status = stw_plain_open(s->io, path, true, &s->files[file], err);
+    return status == STW_STATUS_OK ? stw_plain_extend(s->files[file], of->bytes, err) : status;
+}
+
+static stw_status write_bucket(stw_saver *s, const bucket *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(open_file(s, b->file, err));
+    for (uint32_t i = 0; i < b->n; i++) {
+        const piece *p = &b->pieces[i];
+        STW_TRY(stw_plain_write(s->files[b->file], p->offset, b->memory + p->at, p->bytes, err));
+        s->result.bytes += p->bytes;
+    }
+out:
+    return status;
+}
+
+/* The next full bucket; NULL where none comes any more. */
+static bucket *take_full(stw_saver *s, unsigned *writing) {
+    bucket *b = &s->buckets[*writing];
+    pthread_mutex_lock(&s->mutex);
+    while (!b->full && !s->read && s->status == STW_STATUS_OK)
+        pthread_cond_wait(&s->change, &s->mutex);
+    const bool none = !b->full || s->status != STW_STATUS_OK;
+    pthread_mutex_unlock(&s->mutex);
+    *writing = 1 - *writing;
+    return none ? NULL : b;
+}
+
+static stw_status write_buckets(stw_saver *s, stw_error *err) {
+    unsigned writing = 0;
+    for (bucket *b = take_full(s, &writing); b != NULL; b = take_full(s, &writing)) {
+        const stw_status status = write_bucket(s, b, err);
+        if (status != STW_STATUS_OK) return status;
+        pthread_mutex_lock(&s->mutex);
+        b->full = false;
+        pthread_cond_broadcast(&s->change);
+        pthread_mutex_unlock(&s->mutex);
+    }
+    return STW_STATUS_OK;
+}
+
+/* A whole range of memory as a bucket of its own. */
+static stw_status mark(stw_saver *s, const char *file, const void *data, uint64_t bytes,
+                       stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_marker_begin(&s->marker, file, err));
+    STW_TRY(stw_marker_add(&s->marker, 0, bytes, err));
+    s->marker.buckets[s->marker.n_buckets - 1].hash = XXH3_64bits(data, bytes);
+    s->result.bytes += bytes;
+out:
+    return status;
+}
+
+/* What rank 0 writes besides its share. */
+static stw_status write_head(stw_saver *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    char path[STW_CHECKPOINT_PATH + 64];
+    const stw_saved *saved = s->options.saved;
+    for (uint32_t f = 0; f < saved->n_files; f++) {
+        const stw_saved_file *file = &saved->files[f];
+        STW_TRY(open_file(s, f, err));
+        STW_TRY(stw_plain_write(s->files[f], 0, file->header, file->header_bytes, err));
+        STW_TRY(mark(s, file->name, file->header, file->header_bytes, err));
+    }
+    for (uint32_t i = 0; i < s->n_texts; i++) {
+        const stw_save_text *t = &s->texts[i];
+        snprintf(path, sizeof path, "%s/%s", s->partial.path, t->name);
+        STW_TRY(stw_file_write(path, t->data, t->bytes, err));
+        STW_TRY(mark(s, t->name, t->data, t->bytes, err));
+    }
+out:
+    return status;
+}
+
+/* All that this rank writes is on the disk before its marker says so. */
+static stw_status complete(stw_saver *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
+    char path[STW_CHECKPOINT_PATH + 64], name[32];
+    if (s->options.rank == 0) STW_TRY(write_head(s, err));
+    for (uint32_t f = 0; f < s->options.saved->n_files; f++)
+        if (s->files[f] != NULL) STW_TRY(stw_plain_sync(s->files[f], err));
+    stw_nvme_folder_sync(s->partial.path);
+    STW_TRY(stw_marker_write(&s->marker, &text, err));
+    stw_marker_name(s->options.rank, name);
+    snprintf(path, sizeof path, "%s/%s", s->partial.path, name);
+    STW_TRY(stw_file_write(path, text.data, text.length, err));
+    s->marked = true;
+    STW_TRY(stw_partial_publish(&s->partial, s->head.keep, &s->result.published, err));
+out:
+    stw_text_free(&text);
+    return status;
+}
+
+static uint64_t own_bytes(const stw_saver *s) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->head.n_items; i++) bytes += s->head.items[i].bytes;
+    return bytes;
+}
+
+/* A full disk: how much is missing. A folder that is gone: another rank has given up. */
+static void explain(const stw_saver *s, stw_status status, stw_error *error) {
+    struct statvfs room;
+    char found[32], expected[32];
+    const size_t used = strlen(error->text);
+    if (error->native == ENOENT && !stw_file_is_folder(s->partial.path)) {
+        snprintf(error->text, sizeof error->text, "another rank has given up this save");
+    } else if (status == STW_STATUS_NO_RESOURCES && statvfs(s->head.folder, &room) == 0) {
+        stw_bytes_format((uint64_t)room.f_bavail * room.f_frsize, found, sizeof found);
+        stw_bytes_format(own_bytes(s) - stw_min_u64(own_bytes(s), s->result.bytes), expected,
+                         sizeof expected);
+        snprintf(error->text + used, sizeof error->text - used,
+                 "; found %s free, expected %s for the rest of rank %u", found, expected,
+                 s->options.rank);
+    }
+}
+
+static void *write_all(void *state) {
+    stw_saver *s = state;
+    (void)stw_locale_enter();
+    stw_error error = STW_ERROR_INIT;
+    stw_status status = write_buckets(s, &error);
+    if (status == STW_STATUS_OK && !has_failed(s)) status = complete(s, &error);
+    if (status != STW_STATUS_OK) explain(s, status, &error);
+    note(s, status, &error);
+    for (uint32_t f = 0; f < s->options.saved->n_files; f++) {
+        stw_plain_close(s->files[f]);
+        s->files[f] = NULL;
+    }
+    if (has_failed(s) && !s->marked) stw_partial_drop(&s->partial);
+    pthread_mutex_lock(&s->mutex);
+    s->finished = true;
+    s->result.seconds = stw_process_now_s() - s->start_s;
+    pthread_cond_broadcast(&s->change);
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+/* ---- saves ---- */
+
+static stw_status take_texts(stw_saver *s, const stw_save_head *head, stw_error *err) {
+    s->n_texts = head->n_texts;
+    s->texts = stw_pool_array(s->pool, (size_t)head->n_texts + 1, sizeof *s->texts);
+    if (s->texts == NULL) return no_memory(err);
+    for (uint32_t i = 0; i < head->n_texts; i++) {
+        const stw_save_text *t = &head->texts[i];
+        void *data = stw_pool_alloc(s->pool, (size_t)t->bytes);
+        const char *name = stw_pool_string(s->pool, t->name);
+        if (data == NULL || name == NULL) return no_memory(err);
+        memcpy(data, t->data, (size_t)t->bytes);
+        s->texts[i] = (stw_save_text){name, data, t->bytes};
+    }
+    return STW_STATUS_OK;
+}
+
+static stw_status prepare(stw_saver *s, const stw_save_head *head, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_pool_free(s->pool);
+    s->pool = stw_pool_new();
+    if (s->pool == NULL) return no_memory(err);
+    s->head = *head;
+    s->status = STW_STATUS_OK;
+    s->error = (stw_error)STW_ERROR_INIT;
+    s->next = 0;
+    s->done = 0;
+    s->filling = 0;
+    s->waited_s = 0;
+    s->read = s->finished = s->marked = false;
+    for (int b = 0; b < 2; b++) s->buckets[b].full = false;
+    s->result = (stw_saver_result){.step = head->step};
+    s->start_s = stw_process_now_s();
+    s->partial = (stw_partial){.folder = s->head.folder,
+                               .step = head->step,
+                               .save = head->save,
+                               .world = s->options.world};
+    stw_marker_init(&s->marker, s->pool);
+    s->marker.save = head->save;
+    s->marker.step = head->step;
+    s->marker.rank = s->options.rank;
+    s->marker.world = s->options.world;
+    STW_TRY(take_texts(s, head, err));
+    STW_TRY(stw_partial_make(&s->partial, err));
+    pthread_mutex_lock(&s->mutex);
+    s->turn = s->head.n_items > 0 ? 0 : UINT32_MAX;
+    pthread_mutex_unlock(&s->mutex);
+out:
+    return status;
+}
+
+static bool start(pthread_t *thread, bool *started, void *(*fn)(void *), stw_saver *s) {
+    *started = pthread_create(thread, NULL, fn, s) == 0;
+    return *started;
+}
+
+stw_status stw_saver_begin(stw_saver *s, const stw_save_head *head, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_error error = STW_ERROR_INIT;
+    s->threads[0] = s->threads[1] = false;
+    STW_TRY(prepare(s, head, err));
+    s->begun = true;
+    if (!start(&s->writer, &s->threads[1], write_all, s)) {
+        s->begun = false;
+        STW_TRY(stw_fail(err, STW_STATUS_NO_RESOURCES, "checkpoint", "no thread can be started"));
+    }
+    status = fill_until(s, s->head.n_now, &error);
+    const bool more = status == STW_STATUS_OK && s->head.n_now < s->head.n_items;
+    if (more && !start(&s->reader, &s->threads[0], read_rest, s))
+        status =
+            stw_fail(&error, STW_STATUS_NO_RESOURCES, "checkpoint", "no thread can be started");
+    if (!s->threads[0]) end_reading(s, status, &error);
+    status = STW_STATUS_OK; /* stw_saver_finish tells it */
+    s->result.begin_s = stw_process_now_s() - s->start_s;
+out:
+    return status;
+}
+
+void stw_saver_wait(stw_saver *s, uint32_t turn, double most_s) {
+    pthread_mutex_lock(&s->mutex);
+    if (s->turn <= turn && s->turn != UINT32_MAX && s->status == STW_STATUS_OK) {
+        const double begin_s = stw_process_now_s();
+        double now_s = begin_s;
+        struct timespec until;
+        while (s->turn <= turn && s->turn != UINT32_MAX && s->status == STW_STATUS_OK) {
+            (void)clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_sec += 1;
+            (void)pthread_cond_timedwait(&s->change, &s->mutex, &until);
+            now_s = stw_process_now_s();
+            if (s->waited_s + (now_s - begin_s) < most_s || s->status != STW_STATUS_OK) continue;
+            s->status = stw_fail(&s->error, STW_STATUS_IO, s->head.folder,
+                                 "found a step that has waited %.0f s for the disk, expected fewer "
+                                 "than %.0f s: this save is given up",
+                                 s->waited_s + (now_s - begin_s), most_s);
+        }
+        s->waited_s += now_s - begin_s;
+        pthread_cond_broadcast(&s->change);
+    }
+    pthread_mutex_unlock(&s->mutex);
+}
+
+bool stw_saver_is_busy(stw_saver *s) {
+    pthread_mutex_lock(&s->mutex);
+    const bool busy = s->begun && !s->finished;
+    pthread_mutex_unlock(&s->mutex);
+    return busy;
+}
+
+static void join(stw_saver *s) {
+    if (!s->begun) return;
+    if (s->threads[0]) (void)pthread_join(s->reader, NULL);
+    (void)pthread_join(s->writer, NULL);
+    s->begun = false;
+}
+
+stw_status stw_saver_finish(stw_saver *s, stw_saver_result *out, stw_error *err) {
+    if (out != NULL) *out = (stw_saver_result){0};
+    if (!s->begun) return STW_STATUS_OK;
+    join(s);
+    s->result.stall_s = s->waited_s;
+    if (out != NULL) *out = s->result;
+    if (s->status != STW_STATUS_OK && err != NULL) *err = s->error;
+    return s->status;
+}
+
+stw_status stw_saver_new(const stw_saver_options *options, stw_saver **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_saver *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (s == NULL) return no_memory(err);
+    s->options = *options;
+    if (options->bucket_bytes == 0) s->options.bucket_bytes = STW_SAVE_BUCKET_BYTES;
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->change, NULL);
+    s->turn = UINT32_MAX;
+    s->files = calloc((size_t)options->saved->n_files + 1, sizeof *s->files);
+    if (s->files == NULL) STW_TRY(no_memory(err));
+    for (int b = 0; b < 2; b++) {
+        void *memory = NULL;
+        if (posix_memalign(&memory, BLOCK, (size_t)s->options.bucket_bytes) != 0)
+            STW_TRY(no_memory(err));
+        s->buckets[b].memory = memory;
+    }
+    STW_TRY(stw_plain_io_open(&s->io, err));
+    *out = s;
+    s = NULL;
+out:
+    stw_saver_free(s);
+    return status;
+}
+
+void *stw_saver_bucket(const stw_saver *s, int number, uint64_t *bytes) {
+    *bytes = s->options.bucket_bytes;
+    return s->buckets[number].memory;
+}
+
+void stw_saver_free(stw_saver *s) {
+    if (s == NULL) return;
+    join(s);
+    for (int b = 0; b < 2; b++) {
+        free(s->buckets[b].memory);
+        free(s->buckets[b].pieces);
+    }
+    free(s->files);
+    stw_plain_io_close(s->io);
+    stw_pool_free(s->pool);
+    pthread_mutex_destroy(&s->mutex);
+    pthread_cond_destroy(&s->change);
+    free(s);
+}

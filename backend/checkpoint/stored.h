@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tensors of a checkpoint, found by the names that a model gives them. */
+#ifndef STW_BACKEND_CHECKPOINT_STORED_H
+#define STW_BACKEND_CHECKPOINT_STORED_H
+
+#include "backend/checkpoint/folder.h"
+#include "plan/checkpoint/saved.h"
+
+/** Files of a model as this checkpoint has them: entries have its dtypes and places, and `file`
+ * counts in manifest.files. The kinds are those that the checkpoint holds.
+ * @param frozen [n_tensors] tensors without optimizer state; NULL: none
+ * @return BAD_INPUT names a tensor that is missing, or of another shape */
+STW_MUST_USE stw_status stw_checkpoint_stored(const stw_checkpoint *checkpoint,
+                                              const stw_model *model, const bool *frozen,
+                                              stw_saved **out, stw_error *err);
+
+#endif
