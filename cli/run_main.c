@@ -205,11 +205,11 @@ static stw_status read_gradient(const char *text, stw_other_grad *out, stw_error
         text);
 }
 
-/* Checkpoints: how often is the plan's to say unless --every does. */
+/* Checkpoints: how often, and how many stay, is the plan's to say unless an option does. */
 static stw_status read_checkpoints(const request *r, const stw_plan *plan,
                                    stw_executor_options *options, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint64_t keep = 0;
+    uint64_t keep = plan->run.checkpoint.keep;
     if (r->checkpoint == NULL && (r->every != NULL || r->keep != NULL))
         STW_TRY(stw_fail(err, STW_STATUS_USAGE, r->every != NULL ? "--every" : "--keep",
                          "has no effect without --checkpoint DIR"));
@@ -391,8 +391,8 @@ static int command_line(int argc, char **argv) {
          "plan",
          STW_OPTION_VALUE, &r.every},
         {"--keep", NULL, "N",
-         "once a checkpoint is complete, remove older ones beyond the newest N; default 0: keep "
-         "all",
+         "once a checkpoint is complete, remove older ones beyond the newest N; 0: keep all; "
+         "default: checkpoint.keep of the plan",
          STW_OPTION_VALUE, &r.keep},
         {"--resume", NULL, "DIR",
          "go on from a checkpoint, or from the newest complete one of DIR: its step, parameters, "

@@ -416,11 +416,17 @@ double stw_plan_estimate_s(const stw_plan *plan, double objective_s) {
     return isfinite(load_s) ? objective_s - load_s / STW_LOAD_SPREAD : objective_s;
 }
 
+bool stw_plan_executes(const stw_plan *plan, const stw_movement *movement) {
+    const bool saves =
+        movement->phase == STW_PHASE_CHECKPOINT && stw_run_spec_engine(&plan->run)->own_process;
+    return movement->by_stowage && (movement->inside || movement->executable || saves);
+}
+
 bool stw_plan_is_unexecuted(const stw_plan *plan, stw_phase phase) {
     for (uint32_t k = 0; plan->programs != NULL && k < plan->job->n_kinds; k++) {
         const stw_movement *m =
             plan->programs[k] != NULL ? stw_program_movement(plan->programs[k], phase) : NULL;
-        if (m != NULL && m->by_stowage && !m->inside && !m->executable) return true;
+        if (m != NULL && m->by_stowage && !stw_plan_executes(plan, m)) return true;
     }
     return false;
 }

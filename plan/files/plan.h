@@ -225,6 +225,9 @@ double stw_plan_estimate_s(const stw_plan *plan, double objective_s);
 /** Seconds of an iteration after the first: the sum of time_s over its passes. NaN where the time
  * of one of its phases is unknown, or forward and backward are not in the program. */
 double stw_plan_iteration_s(const stw_plan *plan);
+/** Is a movement Stowage's own, and does this build execute it: in a run, in a framework's process,
+ * or as the checkpoints of `run --checkpoint`? */
+bool stw_plan_executes(const stw_plan *plan, const stw_movement *movement);
 /** Is the trainer's movement of a phase Stowage's own, and no executor of this build issues it? Its
  * seconds are those of a plan alone. */
 bool stw_plan_is_unexecuted(const stw_plan *plan, stw_phase phase);

@@ -226,7 +226,8 @@ static void write_decisions(const stw_plan *plan, stw_json *json) {
 
 const char *stw_plan_movement_by(const stw_plan *plan, const stw_movement *movement) {
     if (movement->inside) return "stowage";
-    if (movement->by_stowage) return movement->executable ? "stowage" : "planned, not executed";
+    if (movement->by_stowage)
+        return stw_plan_executes(plan, movement) ? "stowage" : "planned, not executed";
     if (movement->role_number > 0) return plan->job->roles[movement->role_number].engine->name;
     const stw_engine_spec *engine = stw_run_spec_engine(&plan->run);
     return engine->trains_as != NULL ? engine->trains_as : engine->name;

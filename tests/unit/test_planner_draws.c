@@ -114,10 +114,8 @@ static bool commands_agree(const draws_question *q, draws_answer *fits) {
     return plan == row && row == *fits && of_plan[0] == of_row[0] && of_plan[1] == of_row[1];
 }
 
-/* A question to plan, sweep and size about a drawn run. @return false: it is refused */
-static bool question_of(uint64_t seed, uint64_t number, draws_run *run, draws_question *out) {
-    uint64_t rest;
-    stw_plan *plan = draws_make(&zoo, seed, number, DRAWS_ANY, run, &rest);
+/* A question to plan, sweep and size about a run. @return false: it is refused */
+static bool question_about(stw_plan *plan, const draws_run *run, draws_question *out) {
     if (plan == NULL) return false;
     *out = (draws_question){.model = draws_model(&zoo, run->model),
                             .run = run,
@@ -129,12 +127,25 @@ static bool question_of(uint64_t seed, uint64_t number, draws_run *run, draws_qu
     return true;
 }
 
+static bool question_of(uint64_t seed, uint64_t number, draws_run *run, draws_question *out) {
+    uint64_t rest;
+    return question_about(draws_make(&zoo, seed, number, DRAWS_ANY, run, &rest), run, out);
+}
+
 /* A row of the host in load can be a terabyte above what the load holds: size asks no less. */
 static void a_load_that_fits_is_found(void) {
-    draws_run run = {.model = NULL};
+    const draws_run run = {.model = "Llama-3.1-70B",
+                           .cluster = "b200-x8",
+                           .engine = 3,
+                           .n = 6,
+                           .text = {"engine=deepspeed", "node.gpus=7", "batch.seq_len=1000",
+                                    "batch.micro_batch=2", "deepspeed.zero_stage=2",
+                                    "deepspeed.offload_optimizer=cpu"}};
     draws_question q;
     draws_answer fits = DRAWS_UNKNOWN;
-    CU_ASSERT_TRUE_FATAL(question_of(3, 850, &run, &q));
+    stw_plan *plan = NULL;
+    CHECK_OK(draws_plan(&zoo, &run, &plan, err));
+    CU_ASSERT_TRUE_FATAL(question_about(plan, &run, &q));
     CU_ASSERT_TRUE(commands_agree(&q, &fits));
     CU_ASSERT_EQUAL(fits, DRAWS_FITS);
 }
