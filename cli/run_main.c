@@ -370,8 +370,8 @@ static int command_line(int argc, char **argv) {
          "has read, and compares it; reading takes twice as long",
          STW_OPTION_FLAG, &r.compare_weights},
         {"--sync-to", NULL, "FOLDER",
-         "after each step write the parameters to a folder of safetensors, under the names of the "
-         "model's published files; the new folder takes the old one's place whole",
+         "after each step write the parameters to a folder of safetensors with published names, "
+         "which replaces the old one whole",
          STW_OPTION_VALUE, &r.sync_to},
         {"--nvme", NULL, "FOLDER",
          "folder of NVMe state, or disk to calibrate; default $TMPDIR or /tmp", STW_OPTION_VALUE,
@@ -381,10 +381,9 @@ static int command_line(int argc, char **argv) {
          "crash or a signal the last whole step is kept for `stowage state`",
          STW_OPTION_FLAG, &r.keep_state},
         {"--checkpoint", NULL, "DIR",
-         "save model and optimizer into DIR/step-00000100 and so on: sharded safetensors with "
-         "published names, and what --resume needs. Saves go on beside the next steps, and no rank "
-         "waits for another; one that fails, as on a full disk, is a warning and leaves earlier "
-         "ones whole",
+         "save model and optimizer into DIR/step-00000100 and so on, beside the next steps: "
+         "sharded "
+         "safetensors with published names. A save that fails is a warning",
          STW_OPTION_VALUE, &r.checkpoint},
         {"--every", NULL, "N",
          "save after every Nth step, not only after the last one; default: checkpoint.every of the "
@@ -395,9 +394,9 @@ static int command_line(int argc, char **argv) {
          "default: checkpoint.keep of the plan",
          STW_OPTION_VALUE, &r.keep},
         {"--resume", NULL, "DIR",
-         "go on from a checkpoint, or from the newest complete one of DIR: its step, parameters, "
-         "master, moments and learning rates, each byte verified. World, placement and precision "
-         "may be others; --steps counts from the very first step",
+         "go on from a checkpoint, or from the newest complete one of DIR, verified. World, "
+         "placement "
+         "and precision may be others; --steps counts from the very first step",
          STW_OPTION_VALUE, &r.resume},
         {"--allow-tmpfs", NULL, NULL, "state on NVMe may be in memory (tmpfs)", STW_OPTION_FLAG,
          &r.allow_tmpfs},
@@ -431,18 +430,18 @@ static int command_line(int argc, char **argv) {
     };
     enum { OF_THE_MACHINE = 4 }; /* the last options do not belong to `stowage run` */
     bool as_run = argc > 0 && strcmp(argv[0], "stowage run") == 0;
-    stw_usage usage = {
-        as_run ? "stowage" : "stowage-run",
-        as_run ? "run" : NULL,
-        "PLAN",
-        "Execute the parts of a plan that Stowage performs: load, optimizer "
-        "steps and weight syncs. Each rank is one process; start several with mpirun, srun or "
-        "torchrun. The result (stowage.run/1) is written to -o FILE.",
-        options,
-        sizeof options / sizeof options[0],
-        0,
-        1,
-        NULL};
+    stw_usage usage = {as_run ? "stowage" : "stowage-run",
+                       as_run ? "run" : NULL,
+                       "PLAN",
+                       "Execute the parts of a plan that Stowage performs: load, optimizer "
+                       "steps, weight syncs and checkpoints. Each rank is one process; start "
+                       "several with mpirun, srun or "
+                       "torchrun. The result (stowage.run/1) is written to -o FILE.",
+                       options,
+                       sizeof options / sizeof options[0],
+                       0,
+                       1,
+                       NULL};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, plan, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) {

@@ -11,12 +11,12 @@ plan -o plan.json >summary.txt
 # a suffix without a format is refused, the formats are listed, and nothing is written
 for command in "inspect tiny" "simulate plan.json" "validate plan.json run.json" "report plan.json"; do
     # shellcheck disable=SC2086
-    expect 2 ".txt .md .csv .json" "$STOWAGE" $command -o out.html
+    expect 2 ".txt .md .csv .json" "$STOWAGE" $command -o out.htm
 done
-expect 2 "formats: .json" plan -o out.html
-expect 2 "formats: .json" "$STOWAGE" run plan.json --backend host -o out.html
-expect 2 "formats: .yaml" "$STOWAGE" calibrate --quick -o out.html
-[ ! -e out.html ] || fail "out.html was written"
+expect 2 "formats: .json" plan -o out.htm
+expect 2 "formats: .json" "$STOWAGE" run plan.json --backend host -o out.htm
+expect 2 "formats: .yaml" "$STOWAGE" calibrate --quick -o out.htm
+[ ! -e out.htm ] || fail "out.htm was written"
 for name in out out.txt out.md out.csv out.json llama-3.1; do
     "$STOWAGE" report plan.json -o "$name" || fail "report -o $name"
     [ -s "$name" ] || fail "$name is empty"
