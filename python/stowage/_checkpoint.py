@@ -215,5 +215,9 @@ class Stored:
         if handle:
             self._library.stw_free_checkpoint(handle)
 
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()
+
 
 __all__: List[str] = ["DIMS", "Held", "Place", "SaveResult", "Saved", "SavedTensor", "Stored"]
