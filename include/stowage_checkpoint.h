@@ -54,7 +54,7 @@ typedef struct stw_saved_options_t {
  * @return BAD_INPUT names a tensor of which the ranks do not hold all elements */
 STW_API_CHECKED stw_status_t stw_plan_checkpoint(const stw_saved_options_t *options, size_t size,
                                                  stw_saved_t **out, stw_error_t *error);
-/** A save under way is finished first. */
+/** A save under way is finished first. Free it before the optimizers whose state it saves. */
 STW_API void stw_free_saved(stw_saved_t *saved);
 
 typedef struct stw_saved_info_t {

@@ -157,15 +157,6 @@ out:
     return stw_library_end(status, error);
 }
 
-void stw_free_saved(stw_saved_t *saved) {
-    if (saved == NULL) return;
-    if (saved->pid == (long)getpid()) stw_saver_free(saved->saver);
-    stw_saved_free(saved->saved);
-    stw_pool_free(saved->save_pool);
-    stw_pool_free(saved->pool);
-    free(saved);
-}
-
 void stw_get_saved_info(const stw_saved_t *saved, stw_saved_info_t *out, size_t size) {
     stw_saved_info_t info = {0};
     if (saved != NULL) {
@@ -408,6 +399,20 @@ static stw_status end_save(stw_saved_t *h, stw_saver_result *result, stw_error *
     stw_status status = stw_saver_finish(h->saver, result, err);
     set_guards(h, false);
     return status;
+}
+
+void stw_free_saved(stw_saved_t *saved) {
+    if (saved == NULL) return;
+    if (saved->pid == (long)getpid()) {
+        stw_saver_result result;
+        /* a failure is nobody's any more; steps must not ask a saver that is gone */
+        if (end_save(saved, &result, NULL) != STW_STATUS_OK) saved->saving = false;
+        stw_saver_free(saved->saver);
+    }
+    stw_saved_free(saved->saved);
+    stw_pool_free(saved->save_pool);
+    stw_pool_free(saved->pool);
+    free(saved);
 }
 
 static stw_status begin(stw_saved_t *h, const stw_save_options_t *o,

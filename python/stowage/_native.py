@@ -149,6 +149,17 @@ _SIGNATURES = {
     "stw_bind_sync": (_STATUS, [c_void_p, POINTER(c_void_p), c_uint32, POINTER(c_void_p), c_uint32]),
     "stw_pack_round": (_STATUS, [c_void_p, c_uint32, c_void_p, c_void_p]),
     "stw_place_round": (_STATUS, [c_void_p, c_uint32, c_void_p, c_void_p, c_void_p]),
+    "stw_plan_checkpoint": (_STATUS, [c_void_p, c_size_t, POINTER(c_void_p)]),
+    "stw_free_saved": (None, [c_void_p]),
+    "stw_get_saved_info": (None, [c_void_p, c_void_p, c_size_t]),
+    "stw_begin_save": (_STATUS, [c_void_p, c_void_p, c_size_t, c_void_p, c_uint32]),
+    "stw_is_saving": (c_int, [c_void_p]),
+    "stw_finish_save": (_STATUS, [c_void_p, c_void_p, c_size_t]),
+    "stw_open_checkpoint": (_STATUS, [c_char_p, POINTER(c_void_p)]),
+    "stw_free_checkpoint": (None, [c_void_p]),
+    "stw_get_checkpoint_info": (None, [c_void_p, c_void_p, c_size_t]),
+    "stw_get_checkpoint_term": (c_int, [c_void_p, c_uint32, POINTER(c_char_p), POINTER(c_char_p)]),
+    "stw_load_checkpoint": (_STATUS, [c_void_p, c_void_p, c_void_p, c_uint32]),
 }
 
 

@@ -173,6 +173,29 @@ static void behind_steps(void) {
     stw_free_model(model);
 }
 
+/* Steps go on after a handle was freed without stw_finish_save. */
+static void freed_while_saving(void) {
+    stw_model_t *model = NULL;
+    stw_save_source_t sources[TENSORS * KINDS];
+    stw_checkpoint_t *checkpoint = NULL;
+    const stw_save_options_t options = {.folder = "freed", .step = 1, .number = 6};
+    job j;
+    library_ok(stw_open_model("list.csv", &model, error), "model");
+    open_job(&j, model, "update.stream=1");
+    begin_step(&j, 1);
+    const uint32_t n = sources_of(&j, 0, sources);
+    library_ok(stw_begin_save(j.saved, &options, sizeof options, sources, n, error), "save");
+    stw_free_saved(j.saved);
+    j.saved = NULL;
+    begin_step(&j, 2);
+    library_ok(stw_finish_step(j.optimizer, NULL, sizeof(stw_sample_t), error), "step");
+    library_ok(stw_open_checkpoint("freed", &checkpoint, error), "open");
+    library_ok(stw_verify_checkpoint(checkpoint, error), "verify");
+    stw_free_checkpoint(checkpoint);
+    close_job(&j);
+    stw_free_model(model);
+}
+
 static void digests_of(stw_session_t *session, uint64_t out[KINDS]) {
     for (uint32_t k = 0; k < KINDS; k++) {
         out[k] = 0;
@@ -223,4 +246,5 @@ static void sessions_resume(void) {
 }
 
 STW_TEST_MAIN("checkpoints of state", {"saves go on behind steps", behind_steps},
+              {"a handle is freed while it saves", freed_while_saving},
               {"sessions resume", sessions_resume})

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stowage inside a torch job: `stowage.torch.AdamW`, and weights out of it and into it: `WeightSync`, `Receiver`, `load`."""
+"""Stowage inside a torch job: `stowage.torch.AdamW`, its checkpoints (`Checkpoint`), and weights out of it and into it:
+`WeightSync`, `Receiver`, `load`."""
 
 from .adamw import AdamW
 from .boxes import Slice, column_slice, fused, row_slice
+from .checkpoint import Checkpoint
 from .folder import Folder
 from .load import load
 from .receive import Process, Receiver
 from .sync import WeightSync
 from .target import Callback, Ranks
 
-__all__ = ["AdamW", "Callback", "Folder", "Process", "Ranks", "Receiver", "Slice", "WeightSync", "column_slice", "fused", "load",
-           "row_slice"]
+__all__ = ["AdamW", "Callback", "Checkpoint", "Folder", "Process", "Ranks", "Receiver", "Slice", "WeightSync", "column_slice",
+           "fused", "load", "row_slice"]

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Opti
 import torch
 
 from .. import _native
+from .._checkpoint import Saved
 from .._optimizer import Info
 from .._plan import Plan
 from . import job_plan, local_plan, norm, settings, state
@@ -108,7 +109,8 @@ class AdamW(torch.optim.Optimizer):
             params = [(clean_name(name), param) for name, param in model.named_parameters()]
             self._know(all_names(model))
         super().__init__(self._take_names(params), defaults)
-        self._close = weakref.finalize(self, _close, self._parts, self._overlap)
+        self._saves: List[Saved] = []  # checkpoints whose saves read state of the parts
+        self._close = weakref.finalize(self, _close, self._parts, self._overlap, self._saves)
         _live.add(self)
         if model is not None and overlap:
             self.hide_behind(model)
@@ -404,8 +406,10 @@ class AdamW(torch.optim.Optimizer):
         self.__getstate__()
 
 
-def _close(parts: List[Part], overlap: Overlap) -> None:
+def _close(parts: List[Part], overlap: Overlap, saves: List[Saved]) -> None:
     """At the optimizer's end or the interpreter's: waits for work under way before memory goes."""
+    for saved in saves:
+        saved.close()
     for part in parts:
         part.close()
     overlap.close()

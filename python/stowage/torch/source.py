@@ -56,8 +56,9 @@ class Described(NamedTuple):
 class Source:
     """Tensors in order, tied ones once. Memory i of the library is the shard of tensor i."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: Given, owner: str = "WeightSync") -> None:
         self._given = given
+        self._owner = owner  # what its caller makes anew after a change
         self._locked: List[Tuple[int, int]] = []   # address, bytes of memory that was page-locked here
         self._copies: Dict[str, torch.Tensor] = {}  # page-locked copies of what cannot be
         self.names: List[str] = []
@@ -105,13 +106,13 @@ class Source:
             found = dict(self._all())
             for name in self.names:
                 if name not in found:
-                    raise _native.Error(f"{name}: the module lost it after set-up; make a new WeightSync")
+                    raise _native.Error(f"{name}: the module lost it after set-up; make a new {self._owner}")
             now = [found[name] for name in self.names]
         out = []
         for name, tensor, kind in zip(self.names, now, self._kinds):
             if self._kind(name, tensor) != kind:
                 raise _native.Error(f"{name}: shape, dtype, strides, device or placements changed after set-up; reshard the model "
-                                    "before a sync, or make a new WeightSync")
+                                    f"first, or make a new {self._owner}")
             out.append(local(tensor))
         return out
 

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of stowage.torch.AdamW: saved while training goes on, resumed with the same bits, on 1 and 2 ranks."""
+
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+import torch
+from _jobs import KIB, decay_groups, loss_of, mlp, same, same_state
+from _ranks import run_ranks
+
+import stowage
+from stowage.torch import AdamW, Checkpoint
+
+VERSION = tuple(int(n) for n in torch.__version__.split(".")[:2])
+
+
+def job(seed=0, dtype=torch.bfloat16, **options):
+    model = mlp(seed, dtype)
+    if dtype is torch.bfloat16:
+        model[2].float()  # a part without masters
+        model[2].register_forward_pre_hook(lambda _, args: (args[0].float(),))
+        model[2].register_forward_hook(lambda _, args, out: out.bfloat16())
+    model.register_buffer("seen", torch.zeros(3))
+    return model, AdamW(decay_groups(model), lr=1e-2, clip_norm=1.0, **options)
+
+
+def steps(model, optimizer, first, end, dtype=torch.bfloat16):
+    for step in range(first, end):
+        loss_of(model, step, dtype).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            model.seen += 1
+        optimizer.param_groups[0]["lr"] *= 0.9
+
+
+class OneRank(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = tempfile.mkdtemp(dir=".")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def resume(self, dtype, **options) -> None:
+        saves = os.path.join(self.folder, str(len(os.listdir(self.folder))))
+        model, optimizer = job(dtype=dtype)
+        checkpoint = Checkpoint(model, optimizer, saves, bucket_bytes=8 * KIB)
+        self.assertIsNone(checkpoint.load())
+        steps(model, optimizer, 0, 3, dtype)
+        checkpoint.save()
+        steps(model, optimizer, 3, 6, dtype)
+        self.assertTrue(checkpoint.wait().complete)
+        self.assertFalse(checkpoint.is_saving())
+        other, resumed = job(5, dtype, **options)
+        self.assertEqual(Checkpoint(other, resumed, saves).load(), 3)
+        self.assertEqual(other.seen.tolist(), [3, 3, 3])
+        steps(other, resumed, 3, 6, dtype)
+        self.assertTrue(same(model, other))
+        self.assertTrue(same_state(optimizer.state_dict(), resumed.state_dict()))
+        self.assertEqual(optimizer.param_groups[0]["lr"], resumed.param_groups[0]["lr"])
+
+    def test_bits(self) -> None:
+        self.resume(torch.bfloat16)
+        self.resume(torch.float32)
+
+    def test_another_placement(self) -> None:
+        self.resume(torch.bfloat16, gpu_memory=1 << 30)
+        self.resume(torch.float32, bucket=64 * KIB, depth=1)
+
+    def test_the_model_is_safetensors(self) -> None:
+        model, optimizer = job()
+        with Checkpoint(model, optimizer, self.folder) as checkpoint:
+            checkpoint.save(7)
+            checkpoint.wait()
+        folder = os.path.join(self.folder, "step-00000007")
+        with open(os.path.join(folder, "model.safetensors.index.json"), encoding="utf-8") as file:
+            found = json.load(file)["weight_map"]
+        self.assertEqual(set(found), set(model.state_dict()))
+        try:
+            from safetensors.torch import load_file
+        except ImportError:
+            self.skipTest("safetensors is missing")
+        for name, tensor in model.state_dict().items():
+            self.assertTrue(torch.equal(load_file(os.path.join(folder, found[name]))[name], tensor), name)
+
+    def test_keep_and_an_older_step(self) -> None:
+        model, optimizer = job()
+        checkpoint = Checkpoint(model, optimizer, self.folder, keep=2)
+        for step in range(4):
+            steps(model, optimizer, step, step + 1)
+            checkpoint.save()
+        checkpoint.wait()
+        self.assertEqual(sorted(n for n in os.listdir(self.folder) if n.startswith("step-")), ["step-00000003", "step-00000004"])
+        self.assertEqual(checkpoint.load(3), 3)
+        self.assertEqual(float(optimizer.state_dict()["state"][0]["step"]), 3)
+        with self.assertRaisesRegex(stowage.Error, "step-00000001"):
+            checkpoint.load(1)
+
+    def test_damage_is_named_and_changes_nothing(self) -> None:
+        model, optimizer = job()
+        checkpoint = Checkpoint(model, optimizer, self.folder)
+        steps(model, optimizer, 0, 2)
+        checkpoint.save()
+        checkpoint.wait()
+        steps(model, optimizer, 2, 3)
+        before = optimizer.state_dict()
+        weights = {k: v.clone() for k, v in model.state_dict().items()}
+        path = os.path.join(self.folder, "step-00000002")
+        name = sorted(n for n in os.listdir(path) if n.startswith("optimizer-"))[-1]
+        with open(os.path.join(path, name), "r+b") as file:
+            file.seek(-9, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 4]))
+        with self.assertRaisesRegex(stowage.Error, name):
+            checkpoint.load()
+        self.assertTrue(same_state(before, optimizer.state_dict()))
+        self.assertTrue(all(torch.equal(weights[k], v) for k, v in model.state_dict().items()))
+
+    def test_what_does_not_match_is_named(self) -> None:
+        model, optimizer = job()
+        checkpoint = Checkpoint(model, optimizer, self.folder)
+        checkpoint.save()
+        checkpoint.wait()
+        other = mlp(0, torch.bfloat16)
+        with self.assertRaisesRegex(stowage.Error, "found 2 parameter groups, the optimizer has 1"):
+            Checkpoint(other, AdamW(other), self.folder).load()
+        other = torch.nn.Linear(3, 4)
+        with self.assertRaisesRegex(stowage.Error, "weight"):
+            Checkpoint(other, AdamW(decay_groups(other)), self.folder).load()
+        with self.assertRaisesRegex(stowage.Error, "the optimizer has it, but the model does not"):
+            Checkpoint(model[0], optimizer, self.folder)
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(4))]})
+        with self.assertRaisesRegex(stowage.Error, "make a new Checkpoint"):
+            checkpoint.save()
+
+    def test_a_save_that_fails(self) -> None:
+        model, optimizer = job()
+        blocked = os.path.join(self.folder, "file")
+        with open(blocked, "w", encoding="utf-8"):
+            pass
+        checkpoint = Checkpoint(model, optimizer, blocked)
+        with self.assertRaisesRegex(stowage.Error, "file"):
+            checkpoint.save()
+            checkpoint.wait()
+        os.remove(blocked)
+        checkpoint.save()
+        self.assertTrue(checkpoint.wait().complete)
+
+
+RANKS = """
+import os
+from _jobs import batch
+from torch.distributed.fsdp import fully_shard
+from stowage.torch import AdamW, Checkpoint
+
+def job(seed):
+    torch.manual_seed(seed)
+    # 5 and 1 rows: uneven and empty shards
+    model = torch.nn.Sequential(torch.nn.Linear(96, 33), torch.nn.GELU(), torch.nn.Linear(33, 5), torch.nn.Linear(5, 1))
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    return model, AdamW(model, lr=1e-2, overlap=True)
+
+def steps(model, optimizer, first, end):
+    for step in range(first, end):
+        (model(batch(step)) * 2).pow(2).sum().backward()  # the same on all ranks
+        optimizer.step()
+        optimizer.zero_grad()
+
+def whole(model):
+    return {n: p.full_tensor().detach().clone() for n, p in model.named_parameters()}
+
+def same(a, b):
+    return all(torch.equal(a[n], b[n]) for n in a)
+
+saves = os.path.join(sys.argv[2], "saves")
+model, optimizer = job(int(os.environ["SEED"]))
+checkpoint = Checkpoint(model, optimizer, saves)
+first = checkpoint.load() or 0
+assert first == int(os.environ["FIRST"]), first
+if first:
+    assert same(torch.load(os.path.join(sys.argv[2], "weights")), whole(model))
+steps(model, optimizer, first, first + 2)
+now = whole(model)
+if rank == 0:
+    torch.save(now, os.path.join(sys.argv[2], "weights"))
+checkpoint.save()
+steps(model, optimizer, first + 2, first + 4)
+later = whole(model)
+checkpoint.wait()
+dist.barrier()
+assert checkpoint.load() == first + 2
+assert same(now, whole(model))
+steps(model, optimizer, first + 2, first + 4)
+assert same(later, whole(model))
+"""
+
+
+@unittest.skipIf(VERSION < (2, 6) or not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
+                 "DTensors and FSDP2 need torch 2.6 with gloo")
+class Ranks(unittest.TestCase):
+    def test_one_two_one(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for turn, world in enumerate([1, 2, 1]):
+                os.environ.update(SEED=str(turn), FIRST=str(2 * turn))
+                run_ranks(self, RANKS, world, folder)
+                if os.path.exists(os.path.join(folder, f"store{world}")):
+                    os.remove(os.path.join(folder, f"store{world}"))
+
+
+if __name__ == "__main__":
+    unittest.main()
