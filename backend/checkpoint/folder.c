@@ -238,7 +238,8 @@ static bool all_markers(const stw_partial *p) {
     return all;
 }
 
-/* Only one rank may rename. */
+/* Only one rank may rename. The file stays in the folder for good: a rank whose open() has found the
+ * folder before it was renamed must not be able to claim it afterwards. */
 static bool claim(const stw_partial *p) {
     char file[STW_CHECKPOINT_PATH];
     const int fd =
@@ -266,14 +267,13 @@ static void retain(const char *folder, uint64_t step, uint32_t keep) {
 }
 
 static stw_status give_name(const stw_partial *p, stw_error *err) {
-    char name[STW_CHECKPOINT_PATH], file[STW_CHECKPOINT_PATH];
+    char name[STW_CHECKPOINT_PATH];
     stw_status status = STW_STATUS_OK;
     if (!join(p->folder, name, "step-%08" PRIu64, p->step)) return too_long(p->folder, err);
     /* One of the same step, of a run that was resumed: the new one is whole already. */
     if (stw_file_exists(name)) STW_TRY(stw_checkpoint_remove(name, err));
     if (rename(p->path, name) != 0) return stw_fail_errno(err, p->path, "cannot be renamed");
     stw_nvme_folder_sync(p->folder);
-    if (join(name, file, CLAIM)) (void)unlink(file);
 out:
     return status;
 }
