@@ -238,8 +238,8 @@ static bool all_markers(const stw_partial *p) {
     return all;
 }
 
-/* Only one rank may rename. The file stays in the folder for good: a rank whose open() has found the
- * folder before it was renamed must not be able to claim it afterwards. */
+/* Only one rank may rename. The file stays in the folder for good: a rank whose open() has found
+ * the folder before it was renamed must not be able to claim it afterwards. */
 static bool claim(const stw_partial *p) {
     char file[STW_CHECKPOINT_PATH];
     const int fd =
