@@ -244,6 +244,11 @@ stw_status stw_model_finish(stw_model *model, stw_error *err) {
                 err, STW_STATUS_BUG, model->source,
                 "block %" PRIu32 " does not start after the tensors of the previous block", b);
         next += block->n_tensors;
+        for (uint32_t t = block->first_tensor; t < next; t++) {
+            stw_tensor *tensor = &model->tensors[t];
+            if (tensor->use.weight == STW_WEIGHT_OTHER)
+                tensor->use = stw_weight_of_name(tensor->name);
+        }
         STW_TRY(finish_block(model, b, first_of_group, err));
     }
     if (next != model->n_tensors)

@@ -16,6 +16,7 @@
 
 #include "core/pool.h"
 #include "core/status.h"
+#include "models/weight.h"
 
 #define STW_TENSOR_MAX_RANK 8
 
@@ -54,6 +55,7 @@ typedef struct stw_tensor {
     bool expert;          /* routed expert weights: cut by ep x etp first */
     uint64_t experts;     /* experts in dimension 0 (fused); 1 if each expert is a tensor */
     uint64_t scale_bytes; /* of the block scales that are stored beside a quantized tensor, or 0 */
+    stw_weight_use use;   /* which weight it is; of its name unless the reader says otherwise */
 } stw_tensor;
 
 /** Bytes of a tensor in the published files: elements (formats of less than a byte are packed) and

@@ -233,6 +233,10 @@ static stw_status add_tensor(builder *b, const stw_template_row *block,
     tensor.expert = row->kind == STW_ROW_EXPERT;
     tensor.experts = tensor.expert && tensor.rank > 0 ? tensor.shape[0] : 1;
     if (tensor.name == NULL) return no_memory(b);
+    tensor.use = stw_weight_of_name(name);
+    if (row->kind != STW_ROW_BUFFER && row->repeat[0] != '\0' &&
+        !stw_weight_parse(row->repeat, &tensor.use.weight))
+        return bad_row(b, row, "unknown weight", row->repeat);
     status = stw_tensor_count(&tensor, NULL);
     if (status != STW_STATUS_OK) suspect_largest(b, &tensor);
     if (status != STW_STATUS_OK)

@@ -128,7 +128,7 @@ static void add_attention(const stw_job *job, uint32_t group, const stw_work_sty
 
 static bool has_query_norm(const stw_job *job, const stw_block *block) {
     for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
-        if (strstr(job->model->tensors[t].name, "q_norm.weight") != NULL) return true;
+        if (job->model->tensors[t].use.weight == STW_WEIGHT_Q_NORM) return true;
     return false;
 }
 

@@ -113,29 +113,19 @@ typedef struct saved_inputs {
     uint64_t adapters; /* widths of LoRA's inner results together */
 } saved_inputs;
 
-static bool is_one_of(const char *name, const char *const *words) {
-    for (; *words != NULL; words++)
-        if (strstr(name, *words) != NULL) return true;
-    return false;
-}
-
 static void add_trained(const stw_tensor *tensor, saved_inputs *out) {
-    static const char *const query_norms[] = {"q_norm", "k_norm", NULL};
-    static const char *const output[] = {"o_proj", "out_proj", "attn.c_proj", ".o.", NULL};
-    static const char *const last[] = {"down_proj", "fc2", "mlp.c_proj", ".w2.", NULL};
-    static const char *const mlp[] = {"gate",    "up_proj", "fc1",  "c_fc", "mlp",
-                                      "experts", ".w1.",    ".w3.", NULL};
-    if (is_one_of(tensor->name, query_norms))
+    const stw_weight_use use = tensor->use;
+    if (use.weight == STW_WEIGHT_Q_NORM || use.weight == STW_WEIGHT_K_NORM)
         out->query_norms = true;
-    else if (strstr(tensor->name, "norm") != NULL)
+    else if (use.weight == STW_WEIGHT_NORM)
         out->norms = true;
-    else if (strstr(tensor->name, ".lora_B.weight") != NULL)
+    else if (use.adapter == STW_ADAPTER_B)
         out->adapters = stw_plus(out->adapters, tensor->shape[1]);
-    else if (is_one_of(tensor->name, output))
+    else if (use.weight == STW_WEIGHT_O)
         return; /* attention saves its own output */
-    else if (is_one_of(tensor->name, last))
+    else if (use.weight == STW_WEIGHT_DOWN)
         out->down = true;
-    else if (is_one_of(tensor->name, mlp))
+    else if (stw_module_is_mlp(use.module))
         out->mlp = true;
     else
         out->attention = true;
@@ -182,7 +172,7 @@ static bool has_query_norm(const stw_job *job, uint32_t group) {
         const stw_block *block = &model->blocks[b];
         if (block->group != group) continue;
         for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
-            if (strstr(model->tensors[t].name, "q_norm.weight") != NULL) return true;
+            if (model->tensors[t].use.weight == STW_WEIGHT_Q_NORM) return true;
         return false;
     }
     return false;

@@ -5,82 +5,49 @@
 
 #include "core/checked.h"
 
-typedef struct ending {
-    const char *text;
-    size_t length;
-} ending;
-#define ENDING(text)                                                                               \
-    { text, sizeof(text) - 1 }
-#define NO_ENDING                                                                                  \
-    { NULL, 0 }
-
-/* Every tensor of a model is asked for often. */
-static bool ends_with_any(const char *name, size_t n, const ending *e) {
-    for (; e->text != NULL; e++) {
-        if (n < e->length || name[n - e->length] != e->text[0]) continue;
-        if (memcmp(name + n - e->length, e->text, e->length) == 0) return true;
+/* Is this vector cut as the outputs of its product are? */
+static bool is_cut_vector(stw_weight weight) {
+    switch (weight) {
+    case STW_WEIGHT_Q:
+    case STW_WEIGHT_K:
+    case STW_WEIGHT_V:
+    case STW_WEIGHT_KV:
+    case STW_WEIGHT_QKV:
+    case STW_WEIGHT_GATE:
+    case STW_WEIGHT_UP:
+    case STW_WEIGHT_GATE_UP:
+    case STW_WEIGHT_LINEAR_STATE:
+    case STW_WEIGHT_HEAD:
+        return true;
+    default:
+        return false;
     }
-    return false;
 }
 
-static stw_tp_cut cut_of(const char *name, size_t n, bool vector) {
-    static const ending vectors[] = {ENDING("q_proj.bias"),
-                                     ENDING("k_proj.bias"),
-                                     ENDING("v_proj.bias"),
-                                     ENDING("up_proj.bias"),
-                                     ENDING("gate_proj.bias"),
-                                     ENDING("linear_qkv.bias"),
-                                     ENDING("linear_fc1.bias"),
-                                     ENDING("attn.qkv.bias"),
-                                     ENDING("A_log"),
-                                     ENDING("dt_bias"),
-                                     ENDING("linear_q.bias"),
-                                     ENDING("linear_kv.bias"),
-                                     ENDING("output_layer.bias"),
-                                     NO_ENDING};
-    static const ending whole[] = {ENDING("mlp.gate.weight"),
-                                   ENDING("router.weight"),
-                                   ENDING("q_a_proj.weight"),
-                                   ENDING("wpe.weight"),
-                                   ENDING("position_embeddings.weight"),
-                                   ENDING("linear_q_down_proj.weight"),
-                                   ENDING("linear_kv_down_proj.weight"),
-                                   ENDING("kv_a_proj_with_mqa.weight"),
-                                   ENDING("shared_expert_gate.weight"),
-                                   NO_ENDING};
-    static const ending columns[] = {ENDING("o_proj.weight"),     ENDING("out_proj.weight"),
-                                     ENDING("down_proj.weight"),  ENDING("linear_proj.weight"),
-                                     ENDING("linear_fc2.weight"), ENDING("attn.proj.weight"),
-                                     ENDING("experts.down_proj"), NO_ENDING};
-    if (vector) return ends_with_any(name, n, vectors) ? STW_TP_ROWS : STW_TP_WHOLE;
-    if (ends_with_any(name, n, whole)) return STW_TP_WHOLE;
-    return ends_with_any(name, n, columns) ? STW_TP_COLUMNS : STW_TP_ROWS;
-}
-
-/* An adapter's matrices are "<product>.lora_A.weight" and "<product>.lora_B.weight". */
-enum { ADAPTER_END = sizeof ".lora_A.weight" - 1 };
-static bool is_adapter(const char *name, size_t n) {
-    if (n < (size_t)ADAPTER_END) return false;
-    const char *end = name + n - ADAPTER_END;
-    return end[0] == '.' && memcmp(end, ".lora_", 6) == 0 && strcmp(end + 7, ".weight") == 0;
-}
-
-/* Of an adapter's two matrices that has the inputs is cut as its product is by inputs, the other
- * one as it is by outputs. */
-static stw_tp_cut cut_of_adapter(const char *name, size_t n) {
-    char base[256];
-    const char *end = name + n - ADAPTER_END;
-    n -= ADAPTER_END;
-    if (n + sizeof ".weight" > sizeof base) return STW_TP_WHOLE;
-    memcpy(base, name, n);
-    strcpy(base + n, ".weight");
-    const stw_tp_cut cut = cut_of(base, n + sizeof ".weight" - 1, false);
-    return cut == (end[6] == 'A' ? STW_TP_COLUMNS : STW_TP_ROWS) ? cut : STW_TP_WHOLE;
+static stw_tp_cut cut_of_matrix(stw_weight weight) {
+    switch (weight) {
+    case STW_WEIGHT_ROUTER:
+    case STW_WEIGHT_SHARED_GATE:
+    case STW_WEIGHT_POSITION:
+    case STW_WEIGHT_Q_DOWN:
+    case STW_WEIGHT_KV_DOWN:
+        return STW_TP_WHOLE;
+    case STW_WEIGHT_O:
+    case STW_WEIGHT_DOWN:
+        return STW_TP_COLUMNS;
+    default:
+        return STW_TP_ROWS;
+    }
 }
 
 stw_tp_cut stw_tp_cut_of(const stw_tensor *t) {
-    const size_t n = strlen(t->name);
-    return is_adapter(t->name, n) ? cut_of_adapter(t->name, n) : cut_of(t->name, n, t->rank <= 1);
+    const stw_tp_cut cut = cut_of_matrix(t->use.weight);
+    /* an adapter's A has the inputs and is cut as its product is by inputs, B as it is by outputs
+     */
+    if (t->use.adapter == STW_ADAPTER_A) return cut == STW_TP_COLUMNS ? cut : STW_TP_WHOLE;
+    if (t->use.adapter == STW_ADAPTER_B) return cut == STW_TP_ROWS ? cut : STW_TP_WHOLE;
+    if (t->rank > 1) return cut;
+    return is_cut_vector(t->use.weight) ? STW_TP_ROWS : STW_TP_WHOLE;
 }
 
 /* ---- parts ---- */
@@ -133,16 +100,27 @@ static stw_status check_block(const stw_block_group *group, uint32_t tp, const c
 }
 
 /* Products that are a tensor each: fused ones have rows of several in turn. */
+static bool is_product_alone(stw_weight weight) {
+    switch (weight) {
+    case STW_WEIGHT_Q:
+    case STW_WEIGHT_K:
+    case STW_WEIGHT_V:
+    case STW_WEIGHT_O:
+    case STW_WEIGHT_GATE:
+    case STW_WEIGHT_UP:
+    case STW_WEIGHT_DOWN:
+        return true;
+    default:
+        return false;
+    }
+}
+
 static stw_status check_tensor(const stw_model *model, const stw_tensor *t, uint32_t tp,
                                const char *engine, stw_error *err) {
-    static const ending products[] = {ENDING("q_proj.weight"),    ENDING("k_proj.weight"),
-                                      ENDING("v_proj.weight"),    ENDING("o_proj.weight"),
-                                      ENDING("gate_proj.weight"), ENDING("up_proj.weight"),
-                                      ENDING("down_proj.weight"), NO_ENDING};
     const stw_block_group *group = &model->groups[model->blocks[t->block].group];
     const stw_tp_cut cut = stw_tp_cut_of(t);
-    if (t->rank > 1 && group->facts.transformer &&
-        !ends_with_any(t->name, strlen(t->name), products))
+    const bool known = is_product_alone(t->use.weight) && t->use.adapter == STW_ADAPTER_NONE;
+    if (t->rank > 1 && group->facts.transformer && !known)
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "parallel.tp",
                         "found %u: engine %s has no rule for %s; set it to 1, or use engine: "
                         "megatron",

@@ -40,8 +40,8 @@ static uint64_t compute_bytes(const stw_job *job) {
 /* Has a norm of this block a bias? */
 static bool has_layer_norm(const stw_job *job, const stw_block *block) {
     for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++) {
-        const char *name = job->model->tensors[t].name, *end = strrchr(name, '.');
-        if (end != NULL && strcmp(end, ".bias") == 0 && strstr(name, "norm") != NULL) return true;
+        const stw_weight_use use = job->model->tensors[t].use;
+        if (use.bias && use.weight == STW_WEIGHT_NORM) return true;
     }
     return false;
 }

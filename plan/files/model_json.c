@@ -85,6 +85,22 @@ static bool has_scales(const stw_model *model) {
     return false;
 }
 
+static bool is_named_otherwise(const stw_tensor *tensor) {
+    return tensor->use.weight != stw_weight_of_name(tensor->name).weight;
+}
+
+/* Which weights the tensors are, where a name does not say what the model's template does. */
+static void write_weights(const stw_model *model, stw_json *json) {
+    bool any = false;
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        any = any || is_named_otherwise(&model->tensors[t]);
+    if (!any) return;
+    stw_json_begin_array(json, "weights");
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        stw_json_string(json, NULL, stw_weight_name(model->tensors[t].use.weight));
+    stw_json_end(json);
+}
+
 static void write_tensors(const stw_model *model, stw_json *json) {
     stw_json_begin_array(json, "tensors");
     for (uint32_t t = 0; t < model->n_tensors; t++) {
@@ -107,6 +123,7 @@ static void write_tensors(const stw_model *model, stw_json *json) {
             stw_json_u64(json, NULL, model->tensors[t].scale_bytes);
         stw_json_end(json);
     }
+    write_weights(model, json);
     stw_json_begin_array(json, "buffer_tensors");
     for (uint32_t t = 0; t < model->n_buffers; t++) {
         stw_json_begin_array(json, NULL);
@@ -220,6 +237,26 @@ out:
     return status;
 }
 
+/* The word of each tensor's weight; absent if all names say it. */
+static stw_status read_weights(const stw_tree *tree, const stw_node *node, stw_model *model,
+                               stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *rows = NULL;
+    if (stw_node_get(node, "weights") == NULL) return STW_STATUS_OK;
+    STW_TRY(stw_node_array(tree, node, "weights", &rows, err));
+    if (rows->n_items != model->n_tensors)
+        return stw_node_fail(tree, rows, "one word for each tensor", err);
+    for (size_t i = 0; i < rows->n_items; i++) {
+        stw_tensor *tensor = &model->tensors[i];
+        tensor->use = stw_weight_of_name(tensor->name);
+        if (rows->items[i]->kind != STW_NODE_STRING ||
+            !stw_weight_parse(rows->items[i]->text, &tensor->use.weight))
+            return stw_node_fail(tree, rows->items[i], "a weight such as \"gate_up\"", err);
+    }
+out:
+    return status;
+}
+
 static stw_status read_tensors(const stw_tree *tree, const stw_node *node, stw_model *model,
                                stw_error *err) {
     enum { GROUP = 2, INSTANCE, EXPERT, EXPERTS, FIRST_DIM };
@@ -248,6 +285,7 @@ static stw_status read_tensors(const stw_tree *tree, const stw_node *node, stw_m
         STW_TRY(place_tensor(tree, row, model, group, instance, err));
     }
     STW_TRY(read_scales(tree, node, model, err));
+    STW_TRY(read_weights(tree, node, model, err));
     STW_TRY(stw_node_array(tree, node, "buffer_tensors", &rows, err));
     model->buffer_tensors =
         stw_pool_array(model->pool, rows->n_items, sizeof *model->buffer_tensors);

@@ -77,7 +77,9 @@ static stw_status add_adapter(stw_model *m, const stw_tensor *base, const char *
                       .shape = {rows, columns},
                       .dtype = base->dtype,
                       .expert = base->expert,
-                      .experts = base->expert ? base->experts : 1};
+                      .experts = base->expert ? base->experts : 1,
+                      .use = base->use};
+    t->use.adapter = part[sizeof "lora_" - 1] == 'A' ? STW_ADAPTER_A : STW_ADAPTER_B;
     t->name =
         stw_pool_printf(m->pool, "%.*s.%s.weight", (int)module_length(base), base->name, part);
     if (t->name == NULL) return no_memory(err);
@@ -165,9 +167,7 @@ out:
 
 /* ---- frozen tensors ---- */
 
-static bool is_adapter(const stw_tensor *t) {
-    return strstr(t->name, ".lora_A.weight") != NULL || strstr(t->name, ".lora_B.weight") != NULL;
-}
+static bool is_adapter(const stw_tensor *t) { return t->use.adapter != STW_ADAPTER_NONE; }
 
 static stw_status mark_frozen(const stw_run_spec *run, stw_trainable *out, stw_error *err) {
     const stw_strings *freeze = &run->trainable.freeze;

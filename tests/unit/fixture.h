@@ -19,6 +19,11 @@ static void fixture_tensor(stw_model *m, uint32_t block, const char *name, uint6
                            uint64_t columns) {
     stw_tensor *t = &m->tensors[m->n_tensors++];
     t->name = stw_pool_printf(m->pool, "%u.%s", block, name);
+    char word[16]; /* the names' first words are those of weights */
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(name, "."), name);
+    stw_weight_parse(word, &t->use.weight);
+    const bool mlp = t->use.weight == STW_WEIGHT_GATE_UP || t->use.weight == STW_WEIGHT_DOWN;
+    if (mlp) t->use.module = STW_MODULE_MLP;
     t->block = block;
     t->rank = columns > 0 ? 2 : 1;
     t->shape[0] = rows;

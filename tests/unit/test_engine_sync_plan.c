@@ -63,7 +63,8 @@ static void describe_target(described *d, uint32_t rank, uint32_t p, uint32_t t)
     } else if (has(name, "gate_up")) {
         add_rows(d, rank, t, rows / 2 / d->tp * p, rows / 2 / d->tp);
         add_rows(d, rank, t, rows / 2 + rows / 2 / d->tp * p, rows / 2 / d->tp);
-    } else if (has(name, "o_proj") || has(name, "down_proj")) {
+    } else if (has(name, "o_proj") || has(name, "down_proj") || has(name, ".o.") ||
+               has(name, ".down.")) {
         add(d, true, rank, t, (const uint64_t[]){0, rows, columns / d->tp * p, columns / d->tp});
     } else if (has(name, "k_proj") || has(name, "v_proj")) { /* fewer heads than ranks: shared */
         const uint64_t ways = d->tp < f->kv_heads ? d->tp : f->kv_heads, own = p * ways / d->tp;

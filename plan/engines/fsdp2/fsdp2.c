@@ -64,7 +64,7 @@ static bool counts_products(const stw_job *job) {
         uint32_t matrices = 0;
         if (!f->transformer || block->instance > 0) continue;
         for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++) {
-            if (strstr(model->tensors[t].name, "bias") != NULL) return false;
+            if (model->tensors[t].use.bias) return false;
             matrices += model->tensors[t].rank == 2;
         }
         if (!stw_torch_layer_is_known(job, f) || f->experts > 0 || f->shared_ffn > 0 ||

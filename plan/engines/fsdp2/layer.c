@@ -139,8 +139,7 @@ uint32_t stw_torch_norm_backward(stw_builder *b, const stw_job *job, const stw_t
 /* ---- gradients of weights ---- */
 
 static bool is_mlp(const stw_tensor *tensor) {
-    return tensor->expert || strstr(tensor->name, "mlp") != NULL ||
-           strstr(tensor->name, "feed_forward") != NULL || strstr(tensor->name, "moe") != NULL;
+    return tensor->expert || stw_module_is_mlp(tensor->use.module);
 }
 
 /* The next matrix of the MLP or of the attention in the order of backward, or all that are left. */
@@ -155,16 +154,12 @@ static void weight_grads(stw_torch_layer *l, bool mlp, bool matrices, uint32_t m
     }
 }
 
-/* The gradient of a norm's weight: the first or the last one outside attention and MLP, or the one
- * whose name has `part`. NULL: there is none. */
-static uint32_t *norm_grad(const stw_torch_layer *l, const char *part, bool last) {
+/* The gradient of a norm's weight: of several the first or the last one. NULL: there is none. */
+static uint32_t *norm_grad(const stw_torch_layer *l, stw_weight norm, bool last) {
     uint32_t *found = NULL;
     for (uint32_t i = 0; i < l->n_tensors; i++) {
         const stw_tensor *tensor = &l->job->model->tensors[l->tensors[i]];
-        const bool own = strstr(tensor->name, "q_norm") || strstr(tensor->name, "k_norm");
-        if (tensor->rank > 1 || strstr(tensor->name, "norm") == NULL) continue;
-        if (!stw_job_trains(l->job, l->tensors[i])) continue;
-        if (part != NULL ? strstr(tensor->name, part) == NULL : own) continue;
+        if (tensor->use.weight != norm || !stw_job_trains(l->job, l->tensors[i])) continue;
         if (found == NULL || last) found = &l->grads[i];
     }
     return found;
@@ -172,7 +167,7 @@ static uint32_t *norm_grad(const stw_torch_layer *l, const char *part, bool last
 
 /* ---- products ---- */
 
-static bool is_adapter(const stw_tensor *tensor) { return strstr(tensor->name, ".lora_") != NULL; }
+static bool is_adapter(const stw_tensor *tensor) { return tensor->use.adapter != STW_ADAPTER_NONE; }
 
 /* The weight of a product of the MLP or the attention, by its place from the end. n_tensors: there
  * is none, as one product makes queries, keys and values. */
@@ -257,12 +252,11 @@ static uint32_t weight_grad(stw_torch_layer *l, uint32_t i) {
 
 /* The bias of a weight, n_tensors: none. */
 static uint32_t bias_of(const stw_torch_layer *l, uint32_t weight) {
-    const stw_model *model = l->job->model;
-    const char *name = model->tensors[l->tensors[weight]].name, *end = strstr(name, "weight");
-    const size_t stem = end != NULL ? (size_t)(end - name) : 0;
-    for (uint32_t i = 0; i < l->n_tensors && stem > 0; i++) {
-        const char *other = model->tensors[l->tensors[i]].name;
-        if (strncmp(other, name, stem) == 0 && strcmp(other + stem, "bias") == 0) return i;
+    const stw_tensor *tensors = l->job->model->tensors;
+    const stw_weight_use of = tensors[l->tensors[weight]].use;
+    for (uint32_t i = 0; i < l->n_tensors; i++) {
+        const stw_weight_use use = tensors[l->tensors[i]].use;
+        if (use.bias && use.weight == of.weight && use.module == of.module) return i;
     }
     return l->n_tensors;
 }
@@ -348,10 +342,11 @@ static uint64_t o_width(const stw_block_facts *f) { return stw_times(f->q_heads,
 
 static stw_torch_shape shape_of(const stw_torch_layer *l, uint64_t width, uint64_t rows,
                                 bool last) {
-    const char *part = rows == 1 ? NULL : last ? "k_norm" : "q_norm";
+    const stw_weight own = last ? STW_WEIGHT_K_NORM : STW_WEIGHT_Q_NORM;
+    const stw_weight norm = rows == 1 ? STW_WEIGHT_NORM : own;
     return (stw_torch_shape){.width = width,
                              .rows = rows,
-                             .frozen = norm_grad(l, part, last) == NULL,
+                             .frozen = norm_grad(l, norm, last) == NULL,
                              .again = l->again};
 }
 
@@ -438,16 +433,16 @@ static uint32_t attend_backward(stw_torch_layer *l, uint32_t *grad, stw_torch_sa
                            .constant = l->constant};
     multiply_backward(l, &p, s, &dx);
     if (l->qk_norm)
-        d[1] =
-            stw_torch_norm_backward(b, l->job, &k, &s->k_norm, d[1], norm_grad(l, "k_norm", false));
+        d[1] = stw_torch_norm_backward(b, l->job, &k, &s->k_norm, d[1],
+                                       norm_grad(l, STW_WEIGHT_K_NORM, false));
     d[1] = in_rows(l, d[1], k_width(f));
     p.which = STW_TORCH_K;
     p.bytes = column(l, k_width(f));
     p.grad = &d[1];
     multiply_backward(l, &p, s, &dx);
     if (l->qk_norm)
-        d[0] =
-            stw_torch_norm_backward(b, l->job, &q, &s->q_norm, d[0], norm_grad(l, "q_norm", false));
+        d[0] = stw_torch_norm_backward(b, l->job, &q, &s->q_norm, d[0],
+                                       norm_grad(l, STW_WEIGHT_Q_NORM, false));
     d[0] = in_rows(l, d[0], q_width(f));
     p.which = STW_TORCH_Q;
     p.bytes = column(l, q_width(f));
@@ -649,13 +644,15 @@ uint32_t stw_torch_layer_backward(stw_torch_layer *l, uint32_t grad, stw_torch_s
     if (mlp_column(l) > 0) dx = mlp_backward(l, s);
     if (l->facts->experts > 0) become(b, &dx, experts_backward(l, s));
     drop(b, &s->normed_second);
-    dx = stw_torch_norm_backward(b, l->job, &second, &s->second, dx, norm_grad(l, NULL, true));
+    dx = stw_torch_norm_backward(b, l->job, &second, &s->second, dx,
+                                 norm_grad(l, STW_WEIGHT_NORM, true));
     drop(b, &dx); /* added to the residual's gradient in place */
     weight_grads(l, true, false, UINT32_MAX);
     dx = attend_backward(l, &grad, s);
     if (l->constant) return STW_NO_TENSOR;
     s->first.with = s->hidden; /* the checkpoint's arguments go with the last tensor that it made */
-    dx = stw_torch_norm_backward(b, l->job, &first, &s->first, dx, norm_grad(l, NULL, false));
+    dx = stw_torch_norm_backward(b, l->job, &first, &s->first, dx,
+                                 norm_grad(l, STW_WEIGHT_NORM, false));
     s->hidden = STW_NO_TENSOR;
     drop(b, &dx);
     weight_grads(l, false, false, UINT32_MAX);

@@ -122,18 +122,19 @@ static stw_torch_elements elements_of(const stw_torch *t, const unit *u, bool tr
 enum { ATTENTION, MLP, NORMS, N_PARTS };
 
 static int part_of(const stw_torch *t, uint32_t model_tensor) {
-    const char *name = t->job->model->tensors[model_tensor].name;
-    if (strstr(name, "attn") != NULL) return ATTENTION;
-    return strstr(name, "norm") != NULL ? NORMS : MLP;
+    const stw_weight_use use = t->job->model->tensors[model_tensor].use;
+    if (stw_module_is_attention(use.module)) return ATTENTION;
+    return use.weight == STW_WEIGHT_NORM ? NORMS : MLP;
 }
 
 /* Is this a tensor of LoRA, of the weight `base` or of any (UINT32_MAX)? They are registered after
  * the weight. */
 static bool is_adapter(const stw_torch *t, uint32_t model_tensor, uint32_t base) {
-    const char *name = t->job->model->tensors[model_tensor].name, *end = strstr(name, ".lora_");
-    if (end == NULL || base == UINT32_MAX) return end != NULL;
-    const char *weight = t->job->model->tensors[base].name;
-    const size_t stem = (size_t)(end - name);
+    const stw_tensor *tensors = t->job->model->tensors;
+    if (tensors[model_tensor].use.adapter == STW_ADAPTER_NONE) return false;
+    if (base == UINT32_MAX) return true;
+    const char *name = tensors[model_tensor].name, *weight = tensors[base].name;
+    const size_t stem = strlen(name) - (sizeof ".lora_A.weight" - 1);
     return strncmp(name, weight, stem) == 0 && strcmp(weight + stem, ".weight") == 0;
 }
 
@@ -384,8 +385,8 @@ static stw_torch_layer layer_of(stw_builder *b, uint32_t block, const uint32_t *
                          .scaled = STW_NO_TENSOR,
                          .grads = grads};
     for (uint32_t i = 0; i < blk->n_tensors; i++)
-        l.qk_norm = l.qk_norm ||
-                    strstr(model->tensors[blk->first_tensor + i].name, "q_norm.weight") != NULL;
+        l.qk_norm =
+            l.qk_norm || model->tensors[blk->first_tensor + i].use.weight == STW_WEIGHT_Q_NORM;
     return l;
 }
 

@@ -158,36 +158,33 @@ uint64_t stw_megatron_outer_bytes(const stw_job *job) {
 bool stw_megatron_turns(const stw_job *job) {
     const stw_model *model = job->model;
     for (uint32_t i = 0; i < model->n_tensors; i++) {
-        const char *name = model->tensors[i].name;
         if (model->groups[model->blocks[model->tensors[i].block].group].facts.transformer) continue;
-        if (strstr(name, "position_embeddings.weight") != NULL ||
-            strstr(name, "wpe.weight") != NULL)
-            return false;
+        if (model->tensors[i].use.weight == STW_WEIGHT_POSITION) return false;
     }
     return true;
 }
 
-/* The tensor of a group whose name holds these letters, or NULL. */
-static const stw_tensor *tensor_of(const stw_job *job, uint32_t group, const char *name) {
+/* The weight of a group's blocks, or NULL. */
+static const stw_tensor *tensor_of(const stw_job *job, uint32_t group, stw_weight weight) {
     const stw_model *model = job->model;
     uint32_t b = 0;
     while (b < model->n_blocks && model->blocks[b].group != group) b++;
     if (b == model->n_blocks) return NULL;
     const stw_block *block = &model->blocks[b];
     for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
-        if (strstr(model->tensors[t].name, name) != NULL) return &model->tensors[t];
+        if (model->tensors[t].use.weight == weight && !model->tensors[t].use.bias)
+            return &model->tensors[t];
     return NULL;
 }
 
 static bool has_query_norm(const stw_job *job, uint32_t group) {
-    return tensor_of(job, group, "q_norm.weight") != NULL ||
-           tensor_of(job, group, "attention.q_layernorm.weight") != NULL;
+    return tensor_of(job, group, STW_WEIGHT_Q_NORM) != NULL;
 }
 
 /* The query's product makes a gate of the output, too (attention_output_gate). */
 static bool has_output_gate(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
-    const stw_tensor *q = tensor_of(job, group, "self_attn.q_proj.weight");
+    const stw_tensor *q = tensor_of(job, group, STW_WEIGHT_Q);
     return q != NULL && q->shape[0] == stw_times(2, stw_times(f->q_heads, f->qk_dim));
 }
 
@@ -397,7 +394,8 @@ static mlp_bytes mlp_of(const stw_job *job, uint32_t group, bool fp8) {
     mlp_bytes out = {0};
     out.dense = between(job, rows, f->ffn / p->tp, products, fp8);
     out.shared = between(job, rows, f->shared_ffn / p->tp, products, fp8);
-    if (f->shared_ffn > 0 && tensor_of(job, group, "shared_expert_gate") != NULL) /* two outputs */
+    if (f->shared_ffn > 0 &&
+        tensor_of(job, group, STW_WEIGHT_SHARED_GATE) != NULL) /* two outputs */
         out.shared = STW_SUM(out.shared, stw_megatron_hidden_bytes(job),
                              stw_times(c, stw_megatron_row_tokens(job)));
     out.backward = (fp8 ? mlp_backward_fp8 : mlp_backward)(job, rows, widest, products);

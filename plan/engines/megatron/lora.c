@@ -28,43 +28,40 @@
 
 bool stw_megatron_has_lora(const stw_run_spec *run) { return run->trainable.lora_rank > 0; }
 
-static bool ends_with(const char *name, const char *end) {
-    const size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
-static bool is_any(const char *name, const char *const *ends) {
-    for (; *ends != NULL; ends++)
-        if (ends_with(name, *ends)) return true;
-    return false;
-}
-
 /* ---- which products have adapters ---- */
 
 enum { NONE, ALONE, QKV, FC1, SHARED_FC1 };
 
 uint32_t stw_megatron_adapted(const stw_tensor *t) {
-    static const char *const others[] = {"mlp.gate.weight", "router.weight",
-                                         "shared_expert_gate.weight", "conv1d.weight", NULL};
-    static const char *const qkv[] = {"q_proj.weight", "k_proj.weight", "v_proj.weight", NULL};
-    static const char *const fc1[] = {"gate_proj.weight", "up_proj.weight", NULL};
     if (t->expert) return t->rank == 3 ? ALONE : NONE;
-    if (t->rank != 2 || is_any(t->name, others)) return NONE;
-    if (is_any(t->name, qkv)) return QKV;
-    if (is_any(t->name, fc1)) return strstr(t->name, "shared_expert") != NULL ? SHARED_FC1 : FC1;
-    return ALONE;
+    if (t->rank != 2) return NONE;
+    switch (t->use.weight) {
+    case STW_WEIGHT_ROUTER:
+    case STW_WEIGHT_SHARED_GATE:
+    case STW_WEIGHT_CONVOLUTION:
+        return NONE;
+    case STW_WEIGHT_Q:
+    case STW_WEIGHT_K:
+    case STW_WEIGHT_V:
+        return QKV;
+    case STW_WEIGHT_GATE:
+    case STW_WEIGHT_UP:
+        return t->use.module == STW_MODULE_SHARED_EXPERTS ? SHARED_FC1 : FC1;
+    default:
+        return ALONE;
+    }
 }
 
 /* ---- bytes ---- */
 
 /* Does the product begin with the norm of its input? Those of latent attention that widen do. */
 static bool begins_with_norm(const stw_tensor *a, const stw_block_facts *f) {
-    static const char *const up[] = {"q_b_proj.lora_A.weight", "kv_b_proj.lora_A.weight", NULL};
-    static const char *const first[] = {"q_proj.lora_A.weight", "gate_proj.lora_A.weight",
-                                        "up_proj.lora_A.weight", NULL};
-    if (f->kv_rank > 0 && strstr(a->name, "attn") != NULL) return is_any(a->name, up);
-    if (strstr(a->name, "shared_expert") != NULL) return false;
-    return is_any(a->name, first);
+    const stw_weight w = a->use.weight;
+    if (f->kv_rank > 0 && stw_module_is_attention(a->use.module))
+        return w == STW_WEIGHT_Q_UP || w == STW_WEIGHT_KV_UP;
+    if (a->use.module == STW_MODULE_SHARED_EXPERTS) return false;
+    return w == STW_WEIGHT_Q || w == STW_WEIGHT_QKV || w == STW_WEIGHT_GATE || w == STW_WEIGHT_UP ||
+           w == STW_WEIGHT_GATE_UP;
 }
 
 typedef struct product {
@@ -92,7 +89,7 @@ static product product_of(const stw_job *job, uint32_t group, const stw_tensor *
                         : stw_times(stw_times(own, width), c);
     p.inner = stw_times(stw_times(own, rank), c);
     p.after_norm = begins_with_norm(a, f);
-    p.after_attention = by_inputs && strstr(a->name, "attn") != NULL;
+    p.after_attention = by_inputs && stw_module_is_attention(a->use.module);
     return p;
 }
 
@@ -146,10 +143,10 @@ stw_megatron_lora stw_megatron_lora_of(const stw_job *job, uint32_t group) {
     const stw_block *block = &model->blocks[b];
     for (uint32_t i = block->first_tensor; i < block->first_tensor + block->n_tensors; i++) {
         const stw_tensor *t = &model->tensors[i];
-        if (ends_with(t->name, ".lora_A.weight")) {
+        if (t->use.adapter == STW_ADAPTER_A) {
             if (last.input > 0) add(job, &last, &out);
             last = product_of(job, group, t);
-        } else if (ends_with(t->name, ".lora_B.weight")) { /* those of merged products together */
+        } else if (t->use.adapter == STW_ADAPTER_B) { /* those of merged products together */
             last.output = stw_plus(last.output, output_of(job, group, t));
         }
     }

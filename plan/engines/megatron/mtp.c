@@ -26,7 +26,9 @@ static stw_status add_tensor(adding *a, const char *name, uint64_t rows, uint64_
     *t = (stw_tensor){
         .rank = columns > 0 ? 2 : 1, .shape = {rows, columns}, .dtype = a->dtype, .experts = 1};
     t->name = stw_pool_printf(a->m->pool, "mtp.layers.%u.%s", a->layer, name);
-    return t->name != NULL ? STW_STATUS_OK : no_memory(a->err);
+    if (t->name == NULL) return no_memory(a->err);
+    t->use = stw_weight_of_name(t->name);
+    return STW_STATUS_OK;
 }
 
 /* What follows the number of the block: "self_attn.o_proj.weight". */
@@ -39,10 +41,7 @@ static const char *tail_of(const char *name) {
 }
 
 static bool is_norm_bias(const stw_tensor *t) {
-    const char *end = strrchr(t->name, '.');
-    const char *tail = tail_of(t->name);
-    bool norm = strstr(tail, "norm") != NULL || strncmp(tail, "ln_", 3) == 0;
-    return t->rank == 1 && end != NULL && strcmp(end, ".bias") == 0 && norm;
+    return t->rank == 1 && t->use.bias && t->use.weight == STW_WEIGHT_NORM;
 }
 
 static stw_status add_norm(adding *a, const char *name, bool bias) {

@@ -21,17 +21,6 @@ enum { BUCKET_STEP = 128, PARAM_STEP = 64 };
 
 /* ---- tensors ---- */
 
-static bool ends_with(const char *name, const char *end) {
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
-static bool is_any(const char *name, const char *const *ends) {
-    for (; *ends != NULL; ends++)
-        if (ends_with(name, *ends)) return true;
-    return false;
-}
-
 uint64_t stw_megatron_vocab(const stw_job *job) {
     uint64_t tp = job->run->parallel.tp;
     uint64_t multiple = stw_times(stw_megatron_settings_of(job->run).vocab_multiple, tp);
@@ -39,7 +28,7 @@ uint64_t stw_megatron_vocab(const stw_job *job) {
 }
 
 static bool is_vocabulary(const stw_job *job, const stw_tensor *t) {
-    if (t->rank == 1 && ends_with(t->name, "output_layer.bias")) return true;
+    if (t->rank == 1 && t->use.weight == STW_WEIGHT_HEAD && t->use.bias) return true;
     return t->rank == 2 && t->shape[0] == job->model->vocab && job->model->vocab > 0 &&
            (stw_megatron_is_embedding(job, t->block) || stw_megatron_is_head(job, t->block));
 }
@@ -80,27 +69,24 @@ static uint64_t row_of(const stw_job *job, const stw_tensor *t) {
 
 /* Tensors that are one parameter: q, k and v; gate and up; of shared experts likewise; all that
  * linear attention makes of its input. */
-enum { MERGED_LINEAR = 9, N_MERGED };
+enum { MERGED_QKV = 1, MERGED_FC1 = 3, MERGED_SHARED_FC1 = 5, MERGED_LINEAR = 7, N_MERGED };
 
-static int merged_as(const char *name) {
-    static const char *const qkv[] = {"q_proj.weight", "k_proj.weight", "v_proj.weight", NULL};
-    static const char *const qkv_bias[] = {"q_proj.bias", "k_proj.bias", "v_proj.bias", NULL};
-    static const char *const fc1[] = {"gate_proj.weight", "up_proj.weight", NULL};
-    static const char *const fc1_bias[] = {"gate_proj.bias", "up_proj.bias", NULL};
-    static const char *const in_proj[] = {"in_proj_qkvz.weight",
-                                          "in_proj_ba.weight",
-                                          "in_proj_qkv.weight",
-                                          "in_proj_z.weight",
-                                          "in_proj_b.weight",
-                                          "in_proj_a.weight",
-                                          NULL};
-    int shared = strstr(name, "shared_expert") != NULL ? 4 : 0;
-    if (strstr(name, "linear_attn.") != NULL) return is_any(name, in_proj) ? MERGED_LINEAR : 0;
-    if (is_any(name, qkv)) return 1;
-    if (is_any(name, qkv_bias)) return 2;
-    if (is_any(name, fc1)) return 3 + shared;
-    if (is_any(name, fc1_bias)) return 4 + shared;
-    return 0;
+static int merged_as(const stw_weight_use *use) {
+    const int bias = use->bias ? 1 : 0;
+    if (use->adapter != STW_ADAPTER_NONE) return 0;
+    switch (use->weight) {
+    case STW_WEIGHT_LINEAR_IN:
+        return bias ? 0 : MERGED_LINEAR;
+    case STW_WEIGHT_Q:
+    case STW_WEIGHT_K:
+    case STW_WEIGHT_V:
+        return MERGED_QKV + bias;
+    case STW_WEIGHT_GATE:
+    case STW_WEIGHT_UP:
+        return (use->module == STW_MODULE_SHARED_EXPERTS ? MERGED_SHARED_FC1 : MERGED_FC1) + bias;
+    default:
+        return 0;
+    }
 }
 
 typedef struct adding {
@@ -149,9 +135,9 @@ static bool is_shared(const stw_job *job, uint32_t block) {
 
 /* Routers, gates of shared experts and convolutions are not TransformerEngine's. */
 static bool is_product(const stw_tensor *t) {
-    static const char *const others[] = {"mlp.gate.weight", "router.weight",
-                                         "shared_expert_gate.weight", "conv1d.weight", NULL};
-    return t->rank == 2 && !is_any(t->name, others);
+    const stw_weight w = t->use.weight;
+    return t->rank == 2 && w != STW_WEIGHT_ROUTER && w != STW_WEIGHT_SHARED_GATE &&
+           w != STW_WEIGHT_CONVOLUTION;
 }
 
 static stw_status add_block(const stw_job *job, const stw_block *block, adding *a, stw_error *err) {
@@ -174,7 +160,7 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
         run_of(job, t, 0, 0, &first, &n);
         if (is_vocabulary(job, t)) n = vocabulary_part(job, t);
         a->out->dense = stw_plus(a->out->dense, n);
-        int kind = stw_megatron_is_whole_vision(job, t) ? 0 : merged_as(t->name);
+        int kind = stw_megatron_is_whole_vision(job, t) ? 0 : merged_as(&t->use);
         if (kind > 0 && merged[kind] > 0) {
             a->out->list[merged[kind] - 1].numel += n;
             continue;

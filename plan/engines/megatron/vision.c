@@ -40,8 +40,8 @@ static bool is_vision(const stw_job *job, uint32_t block) {
 
 bool stw_megatron_is_whole_vision(const stw_job *job, const stw_tensor *tensor) {
     if (!is_vision(job, tensor->block)) return false;
-    return !stw_megatron_cuts_vision(job) || strstr(tensor->name, "patch_embed.") != NULL ||
-           strstr(tensor->name, "pos_embed.") != NULL;
+    return !stw_megatron_cuts_vision(job) || tensor->use.weight == STW_WEIGHT_PATCH ||
+           tensor->use.weight == STW_WEIGHT_POSITION;
 }
 
 /* ---- bytes ---- */

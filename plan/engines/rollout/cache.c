@@ -16,12 +16,10 @@ static uint64_t kv_element(const stw_rollout_role *role) {
 
 /* The rotary part of MLA's key, which is cached beside the compressed vector. */
 static uint64_t rotary_dim(const stw_rollout_role *role, uint32_t group) {
-    static const char end[] = "kv_a_proj_with_mqa.weight";
     const stw_model *m = role->model;
     for (uint32_t t = 0; t < m->n_tensors; t++) {
-        const size_t n = strlen(m->tensors[t].name), k = sizeof end - 1;
-        if (m->blocks[m->tensors[t].block].group == group && n >= k &&
-            strcmp(m->tensors[t].name + n - k, end) == 0)
+        if (m->blocks[m->tensors[t].block].group == group &&
+            m->tensors[t].use.weight == STW_WEIGHT_KV_DOWN)
             return m->tensors[t].shape[0] - m->groups[group].facts.kv_rank;
     }
     return 0;

@@ -26,17 +26,6 @@ stw_rollout_role stw_rollout_resolve(const stw_job *job, uint32_t number) {
     return role;
 }
 
-static bool ends_with(const char *name, const char *end) {
-    const size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
-static bool is_any(const char *name, const char *const *ends) {
-    for (; *ends != NULL; ends++)
-        if (ends_with(name, *ends)) return true;
-    return false;
-}
-
 static const stw_block_facts *facts_of(const stw_rollout_role *role, const stw_tensor *t) {
     return &role->model->groups[role->model->blocks[t->block].group].facts;
 }
@@ -48,39 +37,32 @@ static bool is_vocabulary(const stw_rollout_role *role, const stw_tensor *t) {
 
 /* ReplicatedLinear, norms and tables are whole on every rank. */
 static bool is_whole(const stw_tensor *t) {
-    static const char *const cut_vectors[] = {"q_proj.bias",
-                                              "k_proj.bias",
-                                              "v_proj.bias",
-                                              "up_proj.bias",
-                                              "gate_proj.bias",
-                                              "qkv.bias",
-                                              "qkv_proj.bias",
-                                              "linear_fc1.bias",
-                                              "fc1.bias",
-                                              ".A_log",
-                                              ".dt_bias",
-                                              ".sinks",
-                                              NULL};
-    static const char *const matrices[] = {"mlp.gate.weight",
-                                           "router.weight",
-                                           "q_a_proj.weight",
-                                           "kv_a_proj_with_mqa.weight",
-                                           "shared_expert_gate.weight",
-                                           "patch_embed.proj.weight",
-                                           "patch_embedding.weight",
-                                           "pos_embed.weight",
-                                           "position_embedding",
-                                           "wpe.weight",
-                                           NULL};
-    if (t->rank <= 1) return !is_any(t->name, cut_vectors);
-    return is_any(t->name, matrices);
+    switch (t->use.weight) {
+    case STW_WEIGHT_Q:
+    case STW_WEIGHT_K:
+    case STW_WEIGHT_V:
+    case STW_WEIGHT_QKV:
+    case STW_WEIGHT_GATE:
+    case STW_WEIGHT_UP:
+    case STW_WEIGHT_GATE_UP:
+    case STW_WEIGHT_LINEAR_STATE:
+    case STW_WEIGHT_SINKS:
+        return false;
+    case STW_WEIGHT_ROUTER:
+    case STW_WEIGHT_Q_DOWN:
+    case STW_WEIGHT_KV_DOWN:
+    case STW_WEIGHT_SHARED_GATE:
+    case STW_WEIGHT_PATCH:
+    case STW_WEIGHT_POSITION:
+        return true;
+    default:
+        return t->rank <= 1;
+    }
 }
 
 /* Each rank has one head at least: with more ranks than heads, ranks share copies. */
 static bool is_kv(const stw_tensor *t) {
-    static const char *const names[] = {"k_proj.weight", "v_proj.weight", "k_proj.bias",
-                                        "v_proj.bias", NULL};
-    return is_any(t->name, names);
+    return t->use.weight == STW_WEIGHT_K || t->use.weight == STW_WEIGHT_V;
 }
 
 static uint64_t expert_elements(const stw_rollout_role *role, const stw_tensor *t) {
@@ -104,19 +86,21 @@ static uint64_t elements(const stw_rollout_role *role, const stw_tensor *t) {
 
 /* RowParallelLinear: cut by columns. */
 static bool is_cut_by_columns(const stw_tensor *t) {
-    static const char *const names[] = {
-        "o_proj.weight", "out_proj.weight",    "down_proj.weight", "attn.proj.weight", "fc2.weight",
-        "c_proj.weight", "linear_proj.weight", "dense.weight",     "w2.weight",        NULL};
-    return is_any(t->name, names);
+    return t->rank > 1 && (t->use.weight == STW_WEIGHT_O || t->use.weight == STW_WEIGHT_DOWN);
 }
 
 /* QKVParallelLinear and MergedColumnParallelLinear of tensors that are stored merged: a rank's rows
  * are several runs. */
 static bool is_merged(const stw_tensor *t) {
-    static const char *const parts[] = {"qkv", "gate_up", "in_proj", "conv1d", "linear_fc1"};
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        if (strstr(t->name, parts[i]) != NULL) return true;
-    return false;
+    switch (t->use.weight) {
+    case STW_WEIGHT_QKV:
+    case STW_WEIGHT_GATE_UP:
+    case STW_WEIGHT_LINEAR_IN:
+    case STW_WEIGHT_CONVOLUTION:
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* ---- boxes ---- */
@@ -151,7 +135,7 @@ static int last_dim(const stw_box *whole) {
 static int width_dim(const stw_rollout_role *role, const stw_tensor *t, const stw_box *whole,
                      bool *twice) {
     const uint64_t width = facts_of(role, t)->expert_ffn;
-    const bool last = strstr(t->name, "down") != NULL || ends_with(t->name, "w2.weight");
+    const bool last = t->use.weight == STW_WEIGHT_DOWN;
     const int first = t->experts > 1 ? 1 : 0, end = last_dim(whole);
     *twice = false;
     for (int i = first; i <= end; i++) {
@@ -181,8 +165,8 @@ static void add_merged(boxes *b, const stw_rollout_role *role, const stw_tensor 
     const uint64_t rows = b->whole.count[0], part = rank % role->tp;
     const uint64_t q = stw_times(f->q_heads, f->qk_dim), k = stw_times(f->kv_heads, f->qk_dim);
     const uint64_t v = stw_times(f->kv_heads, f->v_dim);
-    const bool gates = strstr(t->name, "gate_up") != NULL || strstr(t->name, "fc1") != NULL;
-    if (strstr(t->name, "qkv") != NULL && f->kv_heads > 0 && rows == q + k + v) {
+    const bool gates = t->use.weight == STW_WEIGHT_GATE_UP;
+    if (t->use.weight == STW_WEIGHT_QKV && f->kv_heads > 0 && rows == q + k + v) {
         const uint64_t parts = stw_min_u64(f->kv_heads, role->tp);
         add_part(b, 0, 0, q, role->tp, part);
         add_part(b, 0, q, k, parts, part * parts / role->tp);
@@ -258,8 +242,8 @@ static uint64_t rotary_bytes(const stw_rollout_role *role) {
     }
     for (uint32_t t = 0; t < role->model->n_tensors; t++) {
         const stw_tensor *tensor = &role->model->tensors[t];
-        if (ends_with(tensor->name, "wpe.weight")) return 0;
-        if (ends_with(tensor->name, "kv_a_proj_with_mqa.weight"))
+        if (tensor->use.weight == STW_WEIGHT_POSITION && !facts_of(role, tensor)->vision) return 0;
+        if (tensor->use.weight == STW_WEIGHT_KV_DOWN)
             dim = tensor->shape[0] - facts_of(role, tensor)->kv_rank;
     }
     return stw_times(stw_times(role->model->max_positions, dim), stw_dtype_bits(role->compute) / 8);
