@@ -22,8 +22,8 @@
 
 /** Parameters per second of a framework's optimizer on the CPUs, whole node, fp32; 0: unknown. */
 typedef struct stw_cpu_rate {
-    double all_pps; /* all ranks, each with its share of the cores */
-    double one_pps; /* all ranks, each with one thread */
+    double all_pps; /* all ranks at once, each with its share of the cores */
+    double one_pps; /* all ranks at once, each with one thread */
 } stw_cpu_rate;
 
 /** Constants that a recorded job can teach (stowage validate --learn). */
@@ -35,86 +35,88 @@ typedef enum stw_learnable {
 } stw_learnable;
 #define STW_N_LEARNABLE 4
 
-/** A value of a key: bytes of a size, else a number. */
+/** The value of a key: `bytes` of a size, `number` of other keys. */
 typedef union stw_learned_value {
     uint64_t bytes;
     double number;
 } stw_learned_value;
 
-/** Where the value of a key comes from. It describes: the key itself holds what plans use. */
+/** The source of a learned value. Plans use the key itself, not this entry. */
 typedef struct stw_learned {
-    stw_learned_value value,
-        was;                  /* as learned; what the key was before, by calibration or default */
-    char from[64], model[64]; /* the recording's file, and what it trained */
+    stw_learned_value value, was; /* the learned value; the key's value before, from calibration or
+                                     the default */
+    char from[64], model[64];     /* the recording's file and its model */
     char phase[32], date[16];
     uint32_t samples; /* 0: not learned */
 } stw_learned;
 
 typedef struct stw_cluster {
     char name[64];
-    bool assumed[STW_N_ASSUMABLE]; /* by the file not given: defaults, which are those of an H200 */
+    bool assumed[STW_N_ASSUMABLE]; /* keys that the file lacks: an H200's defaults apply */
     uint32_t nodes;
     double nic_bps; /* per GPU, between nodes; 0: one node only */
-    uint32_t gpus;  /* per node; 0: none, the host backend emulates one (stw_cluster_has_gpus) */
+    uint32_t gpus;  /* per node; 0: the host backend emulates one (stw_cluster_has_gpus) */
     struct {
         char name[64];
         uint64_t memory_bytes;  /* total per GPU */
         uint64_t context_bytes; /* taken by the CUDA context */
-        uint64_t comm_bytes;    /* taken by NCCL after first use, all communicators; 0 alone */
+        uint64_t comm_bytes;    /* taken by NCCL after first use, all communicators; one rank: 0 */
         double hbm_bps;         /* read + written */
-        double update_bps;      /* AdamW with all state there, read + written; 0: hbm_bps */
-        double norm_bps;        /* fp32 gradients read by the exact norm; 0: a share of hbm_bps */
-        double norm_bf16_bps;   /* bf16 gradients; 0: norm_bps */
-        double bf16_flops;      /* dense peak of the data sheet */
-        double best_bf16_flops; /* of the fastest product; 0: the share of `rates` */
-        char rates[16];         /* rows of rates.csv: what work reaches of the peak */
-        double efficiency;      /* of forward and backward: predicted over real seconds */
+        double update_bps;      /* AdamW with all state on the GPU, read + written; 0: hbm_bps */
+        double norm_bps;        /* exact norm, fp32 gradients read; 0: a share of hbm_bps */
+        double norm_bf16_bps;   /* the same, bf16 gradients; 0: norm_bps */
+        double bf16_flops;      /* dense peak in the data sheet */
+        double best_bf16_flops; /* the fastest product; 0: the share of the peak in `rates` */
+        char rates[16];         /* name of rows in rates.csv: shares of the peak */
+        double efficiency;      /* forward and backward: predicted over real seconds */
     } gpu;
-    double usd_per_gpu_hour; /* what a GPU with its part of the node costs; 0: unknown */
+    double usd_per_gpu_hour; /* price of a GPU with its part of the node; 0: unknown */
     struct {
         uint64_t memory_bytes;           /* per node */
-        uint64_t limit_bytes;            /* usable of it (cgroup) */
+        uint64_t limit_bytes;            /* usable part (cgroup) */
         uint64_t page_lock_limit_bytes;  /* STW_UNLIMITED: none */
         uint64_t process_bytes;          /* base resident size of one rank's process */
-        uint64_t process_comm_bytes;     /* more with a communicator; 0 where ranks are alone */
-        uint64_t object_store_bytes;     /* of a scheduler, per node */
-        uint64_t shm_bytes;              /* of /dev/shm, where that lies; STW_UNLIMITED: unknown */
+        uint64_t process_comm_bytes;     /* added by a communicator; 0 with one rank */
+        uint64_t object_store_bytes;     /* a scheduler's object store, per node */
+        uint64_t shm_bytes;              /* size of /dev/shm; STW_UNLIMITED: unknown */
         uint64_t data_loaders_bytes;     /* per node */
-        double kill_share;               /* of memory and limit; 1: nothing kills earlier */
+        double kill_share;               /* share of memory and limit at which processes are killed;
+                                            1: only when full */
         double bandwidth_bps;            /* host memory: CPU and DMA together, per node */
         double dma_bps;                  /* all GPUs' copies together, both ways, per node */
-        double dma_beside_bps;           /* the same during CPU updates; 0: a fair share */
-        double dma_up_bps, dma_down_bps; /* the same in one direction only; 0: dma_bps */
-        double page_lock_bps;            /* mapping, touching and page-locking; 0: unknown */
+        double dma_beside_bps;           /* dma_bps during CPU updates; 0: a fair share */
+        double dma_up_bps, dma_down_bps; /* dma_bps in one direction only; 0: dma_bps */
+        double page_lock_bps;            /* map, touch and page-lock; 0: unknown */
         double file_read_bps;      /* page-cached files, all ranks; 0: half of the bandwidth */
         double file_read_rank_bps; /* the same, one rank alone; 0: unknown */
         uint64_t cache_bytes;      /* L2 and L3 caches of the node together; 0: unknown */
         uint32_t cores;            /* per node */
-        double call_s;             /* of a framework's process, to issue one small operation */
+        double call_s;             /* a framework's CPU time to issue one small operation */
     } host;
     struct {
         double h2d_bps, d2h_bps; /* one direction alone, per GPU */
         double both_bps;         /* each direction while both run, per GPU */
         double direct_bps;       /* each direction, kernels that work in host memory; 0: unknown */
-        double pageable_bps;     /* host to device, pageable memory; 0: what one thread copies */
+        double pageable_bps;     /* host to device, pageable memory; 0: the rate of one copying
+                                    thread */
         double latency_s;        /* start-up cost of one copy */
     } pcie;
     double nvlink_bps; /* per GPU, inside a node (collectives); 0 where a node has one GPU */
     struct {
         uint64_t capacity_bytes;    /* per node; 0: none */
         double read_bps, write_bps; /* alone, per node */
-        double both_bps;            /* read and written together, at once; 0: they take turns */
+        double both_bps;            /* read plus written, at once; 0: they take turns */
     } nvme;
     struct {
         stw_cpu_rate loop, foreach, fused, cpu_adam;
-        uint64_t process_bytes;  /* of a rank, communicator included; 0: unknown */
-        uint64_t launcher_bytes; /* of processes that are no ranks, per node */
+        uint64_t process_bytes;  /* per rank, communicator included; 0: unknown */
+        uint64_t launcher_bytes; /* processes other than ranks, per node */
     } torch;
     double cpu_adamw_pps; /* parameters per second, fp32, whole node, all operands in host memory */
-    double cpu_adamw_ring_pps; /* the same, params and grads in rings of buckets that caches hold;
-                                  0: as cpu_adamw_pps */
+    double cpu_adamw_ring_pps; /* the same if the CPU caches hold the rings of params and grads; 0:
+                                  as cpu_adamw_pps */
     double
-        cpu_norm_pps; /* gradients per second of the exact norm, whole node; 0: twice the above */
+        cpu_norm_pps; /* gradients per second of the exact norm, whole node; 0: 2 x cpu_adamw_pps */
     stw_learned learned[STW_N_LEARNABLE];
     struct {
         bool measured;      /* rates come from a calibration on this GPU model */
@@ -125,35 +127,34 @@ typedef struct stw_cluster {
 
 /** gpu.name of a machine without GPU. */
 #define STW_NO_GPU "none (host backend)"
-/** Are there GPUs, or is node.gpus 0, or are its GPUs emulated in host memory (STW_NO_GPU)? What
- * has none trains nothing: forward and backward have no seconds. */
+/** False if node.gpus is 0, or if the GPUs are emulated in host memory (STW_NO_GPU). Forward and
+ * backward then have no predicted seconds. */
 bool stw_cluster_has_gpus(const stw_cluster *cluster);
 /** Defaults: one node, one GPU with the H200's data-sheet memory and conservative rates.
  * NO_MEMORY. */
 STW_MUST_USE stw_status stw_cluster_defaults(stw_cluster *cluster, stw_error *err);
-/** Read cluster.yaml over the defaults, and note which keys that decide plans it lacks. The error
- * for an unknown key names the nearest one. The list calibration.samples is accepted but not kept.
- */
+/** Read cluster.yaml over the defaults, and note the missing keys that decide plans. The error for
+ * an unknown key names the nearest one. The list calibration.samples is accepted but not kept. */
 STW_MUST_USE stw_status stw_cluster_read(const char *path, stw_cluster *out, stw_error *err);
 /** The same from a parsed tree (a plan's `cluster` member, or a YAML document). */
 STW_MUST_USE stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node,
                                               stw_cluster *out, stw_error *err);
-/** `--set node.gpus=4`. @param origin "--set" and the like, for errors */
+/** Set one key, as `--set node.gpus=4`. @param origin "--set" and the like, for errors */
 STW_MUST_USE stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *value,
                                         const char *origin, stw_error *err);
-/** So many GPUs of a node: memory, cores, bandwidths and disks in proportion; copies of GPUs at
- * least as one link carries them, up to half of what the node moves. */
+/** Make the part of a node with `gpus` GPUs: memory, cores, bandwidths and disks in proportion. The
+ * copy rates are at least the rate of one link, but at most half of the node's rate. */
 void stw_cluster_part(const stw_cluster *node, uint32_t gpus, stw_cluster *out);
 /** Does this dotted key belong to a cluster spec? */
 bool stw_cluster_has_key(const char *key);
-/** Check ranges and contradictions, such as a limit above the memory, and that the memory of a GPU
- * is given. BAD_INPUT names the keys. */
+/** Check that the GPU's memory is given, and refuse contradictions such as a limit above the
+ * memory. BAD_INPUT names the keys. */
 STW_MUST_USE stw_status stw_cluster_check(const stw_cluster *cluster, const char *origin,
                                           stw_error *err);
-/** Bytes of a node's host that may be used: the smaller of memory and limit. */
+/** Returns the usable host bytes of a node: the smaller of memory and limit. */
 uint64_t stw_cluster_host_capacity(const stw_cluster *cluster);
-/** Append the keys that were assumed, with their values: "node.gpu.bf16 700 TFLOP/s, ...".
- * @return how many */
+/** Append the assumed keys with their values: "node.gpu.bf16 700 TFLOP/s, ...".
+ * @return number of keys */
 uint32_t stw_cluster_assumed_words(const stw_cluster *cluster, stw_text *out);
 /** Write as member `key` of a JSON document, in base units. Reading restores the same values. */
 void stw_cluster_write_json(const stw_cluster *cluster, stw_json *json, const char *key);

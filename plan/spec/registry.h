@@ -14,47 +14,47 @@
 /** Keys of an engine and the settings that they fill. Sections may serve several engines. */
 typedef struct stw_spec_section {
     const char *name;         /* "x": the section's keys are "x.something" */
-    const stw_spec_row *rows; /* offsets are those in the settings */
+    const stw_spec_row *rows; /* offsets are in the settings */
     size_t n_rows;
     size_t size; /* of the settings, at most STW_SECTION_BYTES */
     /** Ranges and contradictions of the settings, whatever the engine; may be NULL. */
     stw_status (*check)(const stw_run_spec *run, const char *origin, stw_error *err);
 } stw_spec_section;
 
-/** A word of a key that an engine does not accept although others do. */
+/** A word of a key that this engine refuses, although other engines accept it. */
 typedef struct stw_engine_refusal {
     const char *key, *word; /* key NULL ends the list */
 } stw_engine_refusal;
 
-/** A default of an engine's own for a key precision.*, used where the key is not set. Where
- * precision.params or compute is set to fp16, those of fp16 take their place. */
+/** An engine's own default for a key precision.*, used if the key is not set. If precision.params
+ * or precision.compute is fp16, the defaults of `fp16` are used. */
 typedef struct stw_engine_default {
     const char *key, *value; /* key NULL ends the list */
 } stw_engine_default;
 
-/** What a run spec knows of an engine. */
+/** The description of an engine for run specs. */
 typedef struct stw_engine_spec {
     const char *name;
     const char *instead;             /* not NULL: not implemented; what to use instead */
     const stw_spec_section *section; /* keys that this engine adds, or NULL */
-    /** Beginnings of keys that have an effect with this engine, but not with all; NULL at the end,
-     * or NULL. */
+    /** Prefixes of keys that have an effect with this engine, but not with every engine; the list
+     * ends with NULL. May be NULL. */
     const char *const *keys;
     const stw_engine_refusal *refuses;  /* or NULL */
     const stw_engine_default *defaults; /* or NULL */
-    const stw_engine_default *fp16;     /* those of training in fp16; NULL: the same */
-    const char *trains_as; /* the engine that forward and backward are taken from; NULL: its own */
-    unsigned updates;      /* a bit for each stw_update that it has */
-    /* Whose process it is. true: Stowage's own, which executes the load and holds one arena in each
-     * tier; false: a framework's, with its way to load and its caching allocators. */
+    const stw_engine_default *fp16;     /* for training in fp16; NULL: the same */
+    const char *trains_as; /* the engine whose forward and backward are used; NULL: its own */
+    unsigned updates;      /* a bit for each stw_update that the engine supports */
+    /* Who owns the process. true: Stowage, which executes the load and holds one arena in each
+     * tier. false: a framework, with its own loader and caching allocators. */
     bool own_process;
-    /* Whose optimizer it is. true: Stowage executes the step, on buckets of the flat space; in a
-     * framework's process its optimizer is one that the job's program calls. */
+    /* Who executes the optimizer step. true: Stowage, on buckets of the flat space; in a
+     * framework's process, the job's program calls Stowage's optimizer. */
     bool own_step;
     /* The same engine with Stowage's optimizer inside, for optimizer.implementation: stowage. It is
-     * registered with this one and has its name. NULL: there is none. */
+     * registered together with this engine, under the same name. NULL: none. */
     const struct stw_engine_spec *stepped;
-    const char *with; /* of such an engine: what selects it beside the name; NULL: nothing */
+    const char *with; /* the setting that selects this engine beside its name; NULL: none */
     /** Refuse contradictions of a run with this engine; may be NULL. */
     stw_status (*check)(const stw_run_spec *run, const char *origin, stw_error *err);
 } stw_engine_spec;
@@ -73,14 +73,14 @@ const stw_engine_spec *stw_engine_spec_at(uint32_t index);
 const stw_engine_spec *stw_engine_spec_named(const char *name);
 /** Name of engine number `index`, "?" beyond the last. */
 const char *stw_engine_name(uint32_t index);
-/** The engine of a run: that of the key `engine`, or the same with Stowage's optimizer inside.
- * Never NULL for a run spec that stw_run_spec_init has made. */
+/** The engine of a run: the one that the key `engine` names, or its variant with Stowage's
+ * optimizer. Never NULL for a run spec that stw_run_spec_init has made. */
 const stw_engine_spec *stw_run_spec_engine(const stw_run_spec *run);
-/** Does Stowage's optimizer work in a framework's process? */
+/** True if Stowage's optimizer runs in a framework's process. */
 static inline bool stw_engine_steps_inside(const stw_engine_spec *engine) {
     return engine->own_step && !engine->own_process;
 }
-/** Are checkpoints written, and by Stowage? Else a framework writes them. */
+/** True if Stowage writes the run's checkpoints; false if a framework does, or nobody. */
 static inline bool stw_run_spec_saves_own(const stw_run_spec *run) {
     return run->checkpoint.every > 0 && stw_run_spec_engine(run)->own_step &&
            (run->checkpoint.format == STW_CHECKPOINT_AUTO ||
@@ -88,7 +88,7 @@ static inline bool stw_run_spec_saves_own(const stw_run_spec *run) {
 }
 /** The first key by which a run parks state on the host; NULL: none. */
 const char *stw_run_spec_parks(const stw_run_spec *run);
-/** Its name, or "NAME with optimizer.implementation: stowage". */
+/** Write the engine's name, or "NAME with optimizer.implementation: stowage". */
 void stw_engine_words(const stw_engine_spec *engine, char *out, size_t out_size);
 
 /** Every key of run.yaml. */
@@ -98,13 +98,13 @@ const stw_spec_table *stw_run_spec_table(void);
 void stw_run_spec_settings(const stw_run_spec *run, const stw_spec_section *section, void *out);
 
 /** The words of a key that the run's engine accepts, as "auto | gpu | host".
- * @param except a word that something else excludes, or NULL */
+ * @param except a word to leave out, or NULL */
 void stw_run_spec_accepted(const stw_run_spec *run, const char *key, const char *except, char *out,
                            size_t out_size);
 
 /** Every key of an item of run.roles. */
 const stw_spec_table *stw_role_table(void);
-/** The checks of run.roles: names, kinds, and keys that have no effect on a role of its kind.
+/** Check run.roles: names, kinds, and keys that have no effect on a role of its kind.
  * (roles_check.c) */
 STW_MUST_USE stw_status stw_run_spec_check_roles(const stw_run_spec *run, const char *origin,
                                                  stw_error *err);
@@ -114,7 +114,7 @@ STW_MUST_USE stw_status stw_run_spec_check_sections(const stw_run_spec *run, con
 /** BAD_INPUT "key: found ..., expected ...", for checks. */
 stw_status stw_run_spec_refuse(const char *origin, stw_error *err, const char *key,
                                const char *found, const char *expected);
-/** The same with the value that the run has under that key. */
+/** The same; `found` is the run's value of the key. */
 stw_status stw_run_spec_refuse_value(const stw_run_spec *run, const char *origin, stw_error *err,
                                      const char *key, const char *expected);
 

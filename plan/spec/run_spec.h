@@ -18,12 +18,12 @@
 #include "plan/spec/spec_keys.h"
 #include "plan/spec/terms.h"
 
-#define STW_MOST_LR 1000.0 /* learning rates above are mistakes: AdamW moves by about lr a step */
+#define STW_MOST_LR 1000.0 /* larger ones are mistakes: AdamW moves by about lr per step */
 
-#define STW_AUTO UINT32_MAX /* of a 32-bit count or choice: the planner decides */
+#define STW_AUTO UINT32_MAX /* a 32-bit count or choice: the planner decides */
 #define STW_NONE (UINT32_MAX - 1)
 #define STW_AUTO_BYTES UINT64_MAX
-#define STW_AUTO_NUMBER 4294967295.0 /* of a number: the planner decides, or as for all others */
+#define STW_AUTO_NUMBER 4294967295.0 /* a number: the planner decides, or the common value */
 
 typedef enum stw_optimizer_implementation {
     STW_OPTIMIZER_AUTO,
@@ -33,7 +33,7 @@ typedef enum stw_optimizer_implementation {
     STW_OPTIMIZER_STREAMED,
     STW_OPTIMIZER_CPU,
     STW_OPTIMIZER_DIRECT,
-    STW_OPTIMIZER_STOWAGE /* Stowage's, in a framework's job */
+    STW_OPTIMIZER_STOWAGE /* Stowage's optimizer in a framework's process */
 } stw_optimizer_implementation;
 typedef enum stw_attention {
     STW_ATTENTION_FLASH,
@@ -54,12 +54,12 @@ typedef enum stw_checkpoint_format {
 /** How parameters reach a rollout: plan/engines/weight_sync.h. */
 typedef enum stw_sync_method { STW_SYNC_TENSORS, STW_SYNC_BUCKETS } stw_sync_method;
 
-/** How log-probabilities follow from logits without gradients. */
+/** How log-probabilities are computed from logits, without gradients. */
 typedef enum stw_log_prob_method {
     STW_LOG_PROB_WHOLE,   /* upcast and log-softmax of all tokens */
-    STW_LOG_PROB_CHUNKED, /* the same of loss.chunk tokens at a time */
+    STW_LOG_PROB_CHUNKED, /* the same for loss.chunk tokens at a time */
     STW_LOG_PROB_KERNEL,  /* one kernel reads the logits */
-    STW_LOG_PROB_FUSED    /* the head's product, too, by chunks */
+    STW_LOG_PROB_FUSED    /* the head's product is computed by chunks, too */
 } stw_log_prob_method;
 
 typedef struct stw_strings {
@@ -67,19 +67,20 @@ typedef struct stw_strings {
     const char **items;
 } stw_strings;
 
-/** Tensors with their own rates. The first group that matches a tensor applies. */
+/** Tensors with their own learning rate and weight decay. The first group that matches a tensor
+ * applies. */
 typedef struct stw_param_group {
     stw_strings match; /* "1d": tensors of one dimension; else a shell pattern of their names */
     double lr, weight_decay; /* STW_AUTO_NUMBER: the optimizer's */
 } stw_param_group;
-#define STW_LOSS_CHUNK 1024        /* tokens of a loss at a time where loss.chunk is 0 */
-#define STW_MAX_OWN_PARAM_GROUPS 7 /* besides the optimizer's own rates */
+#define STW_LOSS_CHUNK 1024        /* tokens per chunk of the loss if loss.chunk is 0 */
+#define STW_MAX_OWN_PARAM_GROUPS 7 /* in addition to the optimizer's own rates */
 
 #define STW_MAX_SECTIONS 8
 #define STW_SECTION_BYTES 256
 
-/* X(enum, key). What a layout is made of: keys whose `auto` the planner searches. Then keys that
- * some engines have (stw_layout_rules.own). */
+/* X(enum, key). The keys of a layout; the planner searches those that are `auto`. The OWN entries
+ * are keys of some engines (stw_layout_rules.own). */
 #define STW_SEARCH_TABLE(X)                                                                        \
     X(TP, "parallel.tp")                                                                           \
     X(PP, "parallel.pp")                                                                           \
@@ -119,18 +120,18 @@ typedef enum stw_role_kind {
 typedef struct stw_role {
     const char *name;
     stw_role_kind kind;
-    uint32_t nodes;     /* STW_AUTO: those of the role that it is with, else an equal share */
-    const char *with;   /* name of the role whose nodes it shares, "none": own nodes */
-    const char *engine; /* a name such as "vllm"; NULL: the usual one of its kind */
+    uint32_t nodes;     /* STW_AUTO: the nodes of the role `with`, else an equal share */
+    const char *with;   /* name of the role whose nodes it shares; "none": own nodes */
+    const char *engine; /* a name such as "vllm"; NULL: the default of its kind */
     stw_dtype dtype;    /* of the weights */
-    uint32_t params;    /* stw_tier of a model that is not trained; STW_AUTO: host */
+    uint32_t params;    /* stw_tier of the weights of an untrained model; STW_AUTO: host */
     stw_parallel parallel;
     double gpu_memory_utilization;
-    uint32_t kv_dtype;      /* a stw_dtype; STW_AUTO: that of activations */
+    uint32_t kv_dtype;      /* a stw_dtype; STW_AUTO: the dtype of activations */
     uint64_t max_model_len; /* 0: the model's positions */
     uint64_t max_num_seqs, max_num_batched_tokens, update_bucket_bytes;
     bool enforce_eager, builds_trainer_model;
-    uint32_t free_cache_engine; /* sleeps between rollouts; STW_AUTO: on nodes that it shares */
+    uint32_t free_cache_engine; /* sleeps between rollouts; STW_AUTO: only on shared nodes */
     uint32_t sleep_level;       /* STW_AUTO: the engine's own */
 } stw_role;
 
@@ -138,8 +139,9 @@ typedef struct stw_run_spec {
     stw_pool *pool;  /* owns lists and their strings */
     uint32_t engine; /* index of a registered engine, see plan/spec/registry.h */
     stw_parallel parallel;
-    bool search_all;       /* parallel.search: all that is not given and that the engine has */
-    stw_searches searches; /* `auto` of single keys; see stw_run_spec_searched */
+    bool search_all;       /* parallel.search: every key that the engine has and the run does not
+                              set */
+    stw_searches searches; /* single keys set to `auto`; see stw_run_spec_searched */
     struct {
         stw_dtype params, compute, grads, reduce, exp_avg, exp_avg_sq;
         bool has_master;
@@ -150,7 +152,7 @@ typedef struct stw_run_spec {
         uint64_t micro_batch, seq_len /* 0: auto, until a plan resolves it */,
             decoder_seq_len /* 0: auto */, max_tokens_per_gpu /* 0: none */, grad_accumulation,
             log_prob_micro_batch /* 0: none */, tokens_per_step /* 0: none */, mini_batches,
-            epochs /* stw_run_spec_steps */, image_tokens /* of a sequence; 0: text alone */;
+            epochs /* stw_run_spec_steps */, image_tokens /* per sequence; 0: text only */;
         stw_log_prob_method log_prob_method;
         bool log_prob_entropy;
     } batch;
@@ -158,7 +160,7 @@ typedef struct stw_run_spec {
         stw_optimizer_implementation implementation;
         uint32_t cpu_threads; /* of a rank; STW_AUTO: as the launcher sets it */
         double clip_norm;     /* 0: none */
-        bool overlap;         /* Stowage's, in a framework's job: beside the next forward */
+        bool overlap;         /* Stowage's step inside a framework overlaps the next forward */
         double lr, beta1, beta2, eps, weight_decay;
         uint32_t n_groups;
         stw_param_group *groups;
@@ -174,13 +176,14 @@ typedef struct stw_run_spec {
     struct {
         uint32_t params, grads, master, moments; /* stw_tier or STW_AUTO */
         uint32_t activations;                    /* stw_act or STW_AUTO */
-        uint32_t nvme_copies; /* 1: state on NVMe is written in place; 2: the last step stays */
-        double gpu_fill;      /* share of a GPU's memory that a plan fills, where it can do so */
+        uint32_t nvme_copies; /* 1: state on NVMe is written in place; 2: the last step's copy stays
+                               */
+        double gpu_fill;      /* share of a GPU's memory that plans fill, if they can */
         bool accept_risk;     /* plans may be at risk though others fit */
     } placement;
     struct {
         bool params, grads, moments;
-        bool moments_before_forward; /* they come back with the parameters */
+        bool moments_before_forward; /* moments return to the GPU together with the parameters */
         bool reuse_copies;           /* page-locked copies of parameters are made once */
         uint32_t backups;            /* page-locked copies of parameters for switching models */
     } park;
@@ -214,17 +217,18 @@ typedef struct stw_run_spec {
     } allocator;                           /* PYTORCH_CUDA_ALLOC_CONF */
     struct {
         uint32_t method;     /* stw_load or STW_AUTO */
-        uint32_t dtype;      /* stw_dtype, STW_AUTO: the params', STW_NONE: as stored */
+        uint32_t dtype;      /* stw_dtype; STW_AUTO: as the params; STW_NONE: as stored */
         const char *weights; /* NULL: none */
-        bool page_cached;    /* its files lie in memory */
+        bool page_cached;    /* the files are in the page cache */
     } load;
     struct {
         bool model, optimizer;
         uint64_t every;        /* iterations; 0: never */
         uint32_t format;       /* stw_checkpoint_format */
         bool async;            /* files are written beside the next iterations */
-        uint64_t keep;         /* complete ones on disk; 0: all */
-        uint64_t copies_bytes; /* of a rank's host, beside two buckets; or STW_AUTO_BYTES */
+        uint64_t keep;         /* complete checkpoints on disk; 0: all */
+        uint64_t copies_bytes; /* host bytes of a rank for copies, in addition to two buckets; or
+                                  STW_AUTO_BYTES */
     } checkpoint;
     struct {
         uint32_t method; /* stw_sync_method */
@@ -235,7 +239,7 @@ typedef struct stw_run_spec {
 
 /** Set every key to its default and create the pool. Free with stw_run_spec_free. */
 STW_MUST_USE stw_status stw_run_spec_init(stw_run_spec *run, stw_error *err);
-/** The same with the defaults of the engine of `run`. */
+/** The same, with the defaults of the engine that `run` names. */
 STW_MUST_USE stw_status stw_run_spec_init_as(const stw_run_spec *run, stw_run_spec *out,
                                              stw_error *err);
 void stw_run_spec_free(stw_run_spec *run);
@@ -247,43 +251,44 @@ STW_MUST_USE stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_n
 STW_MUST_USE stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *value,
                                          const char *origin, stw_error *err);
 bool stw_run_spec_has_key(const char *key);
-/** Keys of a layout that the planner is to choose, of those that the engine can search: bit
- * stw_search. @param engine bits of the engine */
+/** Returns the keys of a layout that the planner chooses, one bit for each stw_search: keys set to
+ * `auto`, and with parallel.search all keys in `engine` that the run does not set.
+ * @param engine bits of the keys that the engine can search */
 uint32_t stw_run_spec_searched(const stw_run_spec *run, uint32_t engine);
-/** Has the run any `auto` that a search of layouts must resolve before anything is planned? */
+/** True if a search of layouts must choose values of keys before the run can be planned. */
 bool stw_run_spec_is_open(const stw_run_spec *run);
-/** Share of the parameters that this update must have; STW_AUTO_NUMBER: the planner decides. With
- * optimizer.implementation direct, update.direct: 0 also means that the planner decides, because 0
- * is the default. */
+/** Returns the share of the parameters that must have this update kind; STW_AUTO_NUMBER: the
+ * planner decides. With optimizer.implementation direct, update.direct: 0 also means that the
+ * planner decides, because 0 is the default. */
 double stw_run_spec_update_share(const stw_run_spec *run, stw_update update);
-/** Optimizer steps of an iteration, which is one step of the trainer: those of batch.mini_batches,
- * each on sequences of its own, batch.epochs times over. */
+/** Returns the optimizer steps of an iteration: batch.mini_batches x batch.epochs. Each mini batch
+ * has sequences of its own. */
 uint64_t stw_run_spec_steps(const stw_run_spec *run);
-/** Tokens of an optimizer step of so many ranks, all together: batch.tokens_per_step, or what the
- * other keys come to. Sequences that are packed (batch.max_tokens_per_gpu) fill micro batches; the
- * tokens of a rank do not depend on parallel.cp then. 0: unknown, batch.seq_len is auto. */
+/** Returns the tokens of an optimizer step, summed over `world` ranks: batch.tokens_per_step, or
+ * the product of the other keys. Packed sequences (batch.max_tokens_per_gpu) fill micro batches, so
+ * that a rank's tokens do not depend on parallel.cp. 0: unknown, because batch.seq_len is auto. */
 uint64_t stw_run_spec_step_tokens(const stw_run_spec *run, uint64_t world);
-/** The same where every micro batch is full: batch.tokens_per_step does not count. */
+/** The same if every micro batch is full; ignores batch.tokens_per_step. */
 uint64_t stw_run_spec_full_step_tokens(const stw_run_spec *run, uint64_t world);
 /** Refuse contradictions (BAD_INPUT) and values that are not implemented (NOT_BUILT_IN). Errors
- * name key and value. What an engine refuses may depend on keys that are still searched: of a run
- * that is open it is checked when these have values. */
+ * name key and value. The engine's own checks may depend on searched keys, so an open run passes
+ * them only after the search has set these keys. */
 STW_MUST_USE stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin,
                                            stw_error *err);
 /** Write all keys, defaults included, as member `key` of a JSON document. Reading restores the same
  * values. */
 void stw_run_spec_write_json(const stw_run_spec *run, stw_json *json, const char *key);
-/** As run.yaml. */
+/** Write as run.yaml. */
 void stw_run_spec_write_yaml(const stw_run_spec *run, stw_text *out);
-/** Known keys of run and cluster specs that a wrong one may mean (for `--set`), as stw_spec_near.
- */
+/** Find known keys of run and cluster specs that resemble a wrong key, as stw_spec_near (for
+ * `--set`). */
 size_t stw_spec_near_keys(const char *key, const char **out, size_t most);
-/** Those without keys that are merely spelt alike; a known key is meant by itself. */
+/** The same without keys that are only spelt alike. A known key gives itself. */
 size_t stw_spec_meant_keys(const char *key, const char **out, size_t most);
-/** `KEY=VALUE` for the spec that has the key. @param origin "--set" and the like, for errors */
+/** Set `KEY=VALUE` in the spec that has the key. @param origin "--set" and the like, for errors */
 STW_MUST_USE stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *setting,
                                       const char *origin, stw_error *err);
-/** Settings in order, each error naming its own; then stw_cluster_follow.
+/** Apply the settings in order, then call stw_cluster_follow. An error names its setting.
  * @param option "--set" and the like, for errors */
 STW_MUST_USE stw_status stw_specs_set_all(stw_cluster *cluster, stw_run_spec *run,
                                           const char *const *settings, size_t n, const char *option,

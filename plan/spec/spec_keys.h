@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables of keys. One table serves everything that is done with the keys of a spec: reading YAML
- * and JSON, `--set`, defaults, writing both formats, finding the nearest known key, and refusing
- * values that are not implemented. A row describes one key and the member of the spec's struct that
- * holds its value. Rows of one map ("optimizer.kind", "optimizer.lr") are adjacent; the table's
- * order is the written order. Tables are constant; any thread may use them. */
+/* Tables of keys. One table per spec serves to read and write YAML and JSON, to set defaults and
+ * `--set` values, to find the nearest known key, and to refuse values that are not implemented. A
+ * row describes one key and the member of the spec's struct that holds its value. Rows of one map
+ * ("optimizer.kind", "optimizer.lr") are adjacent; the table's order is the written order. Tables
+ * are constant; any thread may use them. */
 #ifndef STW_PLAN_SPEC_KEYS_H
 #define STW_PLAN_SPEC_KEYS_H
 
@@ -31,19 +31,19 @@ typedef enum stw_spec_kind {
     STW_SPEC_STRING,  /* const char * into the pool; a word stands for NULL */
     STW_SPEC_STRINGS, /* a stw_strings, its items in the pool */
     STW_SPEC_FLAGS,   /* a list of words; word i is the bool at offset + words[i].value */
-    STW_SPEC_MAP,     /* a map that one word switches off: uint32_t 0; its rows follow */
+    STW_SPEC_MAP,     /* a map that one word switches off (uint32_t 0); its rows follow */
     STW_SPEC_ITEMS    /* a list of maps with the keys of `items->table` */
 } stw_spec_kind;
 
 /** A word that stands for a value, alone or beside numbers ("auto", "none"). */
 typedef struct stw_spec_word {
     const char *word;    /* NULL ends the list */
-    uint64_t value;      /* of a double: converted */
+    uint64_t value;      /* converted if the member is a double */
     const char *instead; /* not NULL: not implemented; what to use instead */
 } stw_spec_word;
 
-/* X(name, why a key has no effect, what would give it one or NULL). Conditions of effect; a key
- * with an effect under every engine, model and cluster needs none. plan/job/effect.c tests them. */
+/* X(name, why a key has no effect, a setting that gives it an effect or NULL). Conditions of
+ * effect. A key that always has an effect needs none. plan/job/effect.c tests them. */
 #define STW_NEED_TABLE(X)                                                                          \
     X(OWN, "the job is a framework's, whose program loads weights, sets rates and has the CPUs",   \
       "engine: stowage")                                                                           \
@@ -103,7 +103,7 @@ typedef struct stw_spec_row {
     const char *key; /* dotted, "optimizer.kind" */
     stw_spec_kind kind;
     stw_unit unit;
-    size_t offset, size;        /* of the member in its struct */
+    size_t offset, size;        /* the member in its struct */
     const stw_spec_word *words; /* may be NULL */
     const struct stw_spec_items *items;
     const char *fallback; /* the default, as `--set` takes it */
@@ -114,8 +114,8 @@ typedef struct stw_spec_row {
     bool zero;        /* 0 is accepted below `least` */
     uint64_t needs;   /* a bit for each stw_need */
     uint32_t search;  /* not 0: `auto` is accepted, and sets this bit of stw_searches */
-    bool label;       /* describes; reports show it, and it changes neither bytes nor seconds */
-    const char *also; /* what others call it, for hints alone: words with spaces between */
+    bool label;       /* only for reports; changes neither bytes nor seconds */
+    const char *also; /* names in other programs, for hints only; separated by spaces */
 } stw_spec_row;
 
 typedef struct stw_spec_table {
@@ -126,22 +126,22 @@ typedef struct stw_spec_table {
 typedef struct stw_spec_items {
     const stw_spec_table *table;
     size_t item_size;
-    size_t count_offset; /* of the uint32_t that counts the items; the row's offset is the array */
+    size_t count_offset; /* offset of the uint32_t item count; the row's offset is the array's */
 } stw_spec_items;
 
-/** Keys that the planner is to choose a value for: bits of stw_spec_row.search. Their rows keep
- * what they held before `auto`, or the defaults. */
+/** Keys whose value the planner chooses, as bits of stw_spec_row.search. The members keep the
+ * values they had before `auto`, or the defaults. */
 typedef struct stw_searches {
-    uint32_t keys;  /* that are `auto` */
-    uint32_t given; /* that were set to a value */
+    uint32_t keys;  /* set to `auto` */
+    uint32_t given; /* set to a value */
 } stw_searches;
 
 /** A spec's struct with its table. */
 typedef struct stw_spec {
     const stw_spec_table *table;
     void *base;
-    stw_pool *pool;         /* for strings and lists; NULL where the table has none */
-    stw_searches *searches; /* NULL: no row accepts `auto` because of its `search` */
+    stw_pool *pool;         /* for strings and lists; NULL if the table has none */
+    stw_searches *searches; /* NULL: a row's `search` has no effect */
 } stw_spec;
 
 /** Set every row to its default. */
@@ -156,12 +156,13 @@ STW_MUST_USE stw_status stw_spec_set(const stw_spec *spec, const char *key, cons
                                      const char *origin, stw_error *err);
 /** Is this dotted key a row or a map of the table, or a key of a list item? */
 bool stw_spec_has_key(const stw_spec_table *table, const char *key);
-/** Row keys that a wrong dotted key may mean. The same name in another map comes first, then what
- * others call it, then longer and shorter names; else the key that is spelt most alike.
- * @return how many are in `out` [most]; 0: none is near */
+/** Find the keys that a wrong dotted key may mean. The order is: the same name in another map,
+ * names in other programs, longer and shorter names. If there are none, the key with the most
+ * similar spelling.
+ * @return number of keys in `out` [most]; 0: none is near */
 size_t stw_spec_near(const stw_spec_table *const *tables, size_t n_tables, const char *key,
                      const char **out, size_t most);
-/** The same without keys that are merely spelt alike. */
+/** The same without keys that are only spelt alike. */
 size_t stw_spec_meant(const stw_spec_table *const *tables, size_t n_tables, const char *key,
                       const char **out, size_t most);
 /** "; did you mean "a" or "b"?", or "" without keys. 320 bytes always suffice for four of them. */

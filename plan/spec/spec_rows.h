@@ -19,7 +19,7 @@
 #define BOUNDS(first, last) .least = first, .most = last
 #define NEEDS(name) (1ull << STW_NEED_##name)
 
-/** The rows of run.yaml that belong to no engine: those before and those after the engines'. */
+/** The rows of run.yaml that belong to no engine, before and after the engines' rows. */
 void stw_run_spec_common_rows(stw_spec_table *before, stw_spec_table *after);
 
 #endif

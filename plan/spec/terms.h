@@ -58,17 +58,18 @@
     X(COMPUTE, "compute")                                                                          \
     X(D2H, "d2h")                                                                                  \
     X(COMM, "comm")                                                                                \
-    X(DISK, "disk")         /* reads, and weights files */                                         \
+    X(DISK, "disk")         /* reads, and writes of weights files */                               \
     X(DISK_OUT, "disk_out") /* writes */                                                           \
-    X(TO_CPU, "to_cpu")     /* params and grads of CPU buckets, from the GPU */                    \
-    X(FROM_CPU, "from_cpu") /* and back */                                                         \
+    X(TO_CPU, "to_cpu")     /* params and grads of CPU buckets: GPU to host */                     \
+    X(FROM_CPU, "from_cpu") /* the same: host to GPU */                                            \
     X(CPU, "cpu")
 
 #define STW_ACT_TABLE(X) X(KEEP, "keep") X(RECOMPUTE, "recompute") X(OFFLOAD, "offload")
 
-/* Who reads the weights, and where a whole model is made. all_ranks, rank0_broadcast: on the host
- * of every rank, of global rank 0, which sends it to the others; node_leader: the same on every
- * node; sharded_read: each rank reads its own shard; all_ranks_gpu: on every rank's GPU. */
+/* Which ranks read the weights, and where they build a whole model. all_ranks: every rank, on its
+ * host. rank0_broadcast: global rank 0, on its host; it sends the weights to the other ranks.
+ * node_leader: the same within every node. sharded_read: each rank reads its own shard.
+ * all_ranks_gpu: every rank, on its GPU. */
 #define STW_LOAD_TABLE(X)                                                                          \
     X(ALL_RANKS, "all_ranks")                                                                      \
     X(RANK0_BROADCAST, "rank0_broadcast")                                                          \
