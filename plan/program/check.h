@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The invariants of a layout and its program: what must hold whatever was decided. Regions of a
- * tier do not overlap and cover each component's space exactly once; buckets cover the optimizer
- * space, or there are none where the engine prefetches by group; every free has its alloc; no
- * operation reads what was not there; `after` names earlier operations of other streams; every
- * collective names its group; what writes to NVMe commits. Pure function, any thread. */
+/* The invariants of a layout and its program, which hold for all decisions. Regions of a tier do
+ * not overlap and cover each component's space exactly once. Buckets cover the optimizer space, or
+ * there are none because the engine prefetches by group. Every free has its alloc. No operation
+ * reads bytes that are not allocated. `after` names earlier operations of other streams. Every
+ * collective names its group. A movement that writes to NVMe commits. Pure function, any thread. */
 #ifndef STW_PLAN_PROGRAM_CHECK_H
 #define STW_PLAN_PROGRAM_CHECK_H
 

@@ -19,13 +19,14 @@ typedef struct stw_place {
 
 typedef struct stw_state_decision {
     stw_place place;
-    uint32_t units; /* quanta of the largest kind of rank; smaller kinds have fewer at the end */
+    uint32_t units; /* quanta of the largest kind of rank; smaller kinds have fewer in the last
+                       decisions */
 } stw_state_decision;
 
 typedef struct stw_block_decision {
     uint32_t group;
     stw_act act;
-    uint32_t count; /* blocks; which ones: blocks.h */
+    uint32_t count; /* number of blocks; blocks.h says which */
 } stw_block_decision;
 
 typedef struct stw_decisions {
@@ -33,15 +34,14 @@ typedef struct stw_decisions {
     stw_state_decision state[STW_MAX_PLACES]; /* ascending by stw_place_order */
     uint32_t n_blocks;
     stw_block_decision *blocks; /* transformer groups only */
-    bool blocks_in_turn;  /* offloaded blocks first in their group, then recomputed ones; false:
-                           * spread evenly among those that are kept */
-    uint32_t fetch_ahead; /* how many blocks ahead of its backward an offloaded block's activations
-                           * are fetched at most, where kept blocks have freed the room; at least
-                           * one */
+    bool blocks_in_turn;  /* a group's offloaded blocks come first, then its recomputed ones; false:
+                             both are spread evenly among the kept blocks */
+    uint32_t fetch_ahead; /* most blocks by which an offloaded block's activations are fetched ahead
+                             of its backward, if kept blocks have freed the room; at least one */
     struct {
         bool by_group;         /* prefetch by groups of tensors; false: by buckets */
         uint32_t depth;        /* groups to prefetch, or slots of the ring */
-        uint64_t bucket_bytes; /* bytes of one slot; 0 by group */
+        uint64_t bucket_bytes; /* bytes of one slot; 0 if by_group */
     } prefetch;
     stw_load load;
 } stw_decisions;
@@ -63,12 +63,12 @@ bool stw_place_moves_down(const stw_job *job, const stw_place *place, stw_compon
 uint64_t stw_place_slot_element_bytes(const stw_job *job, const stw_place *place);
 /** Bytes per parameter that are stored on NVMe and pass through the disk ring; may be 0. */
 uint64_t stw_place_disk_element_bytes(const stw_job *job, const stw_place *place);
-/** Elements of one bucket: as many as fit in a slot of `bucket_bytes`, in multiples of
- * STW_BUCKET_STEP. A place without slots has a fixed bucket size. */
+/** Returns the elements of one bucket: the largest multiple of STW_BUCKET_STEP that fits in a slot
+ * of `bucket_bytes`. A place without slots has a fixed bucket size. */
 uint64_t stw_place_bucket_params(const stw_job *job, const stw_place *place, uint64_t bucket_bytes);
 #define STW_BUCKET_STEP 2048
 #define STW_BUCKET_MIN_BYTES (64ull << 10)
-/** Range of the optimizer space of `kind` that decision `i` covers.
+/** Give the range of the optimizer space of `kind` that decision `i` covers.
  * @param first_param out, first element
  * @param params out, number of elements */
 void stw_decision_range(const stw_job *job, const stw_decisions *decisions, uint32_t kind,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an operation asks of each resource, in seconds of having it alone: the one place where bytes
- * become time. The planner's rows sum demands, the simulator shares resources by them.
+/* The demand of an operation: the seconds for which it needs each resource, if it has the resource
+ * alone. Only this file converts bytes to time. The planner's rows sum demands; the simulator
+ * divides resources by them.
  *
- * Resources that all ranks of a node share (host memory, DMA in all, CPU, disk, NIC is per GPU) are
- * charged for all ranks of the node at once, as if every rank issued the operation together, unless
- * the operation is one rank's (stw_op.ranks). */
+ * An operation charges a resource that the ranks of a node share (host memory, host DMA, CPU, disk;
+ * not the NIC, which is per GPU) for all ranks of the node, as if every rank issued it together,
+ * unless only one rank issues it (stw_op.ranks). */
 #ifndef STW_PLAN_DEMAND_H
 #define STW_PLAN_DEMAND_H
 
@@ -17,8 +18,8 @@
     X(PCIE_DOWN, "pcie_down")                                                                      \
     X(PCIE, "pcie_both")                                                                           \
     X(DMA, "host_dma")                                                                             \
-    X(DMA_UP, "host_dma_up")     /* one direction of all GPUs' copies */                           \
-    X(DMA_DOWN, "host_dma_down") /* the other */                                                   \
+    X(DMA_UP, "host_dma_up")     /* copies of all GPUs, host to device */                          \
+    X(DMA_DOWN, "host_dma_down") /* the same, device to host */                                    \
     X(HOST_MEMORY, "host_memory")                                                                  \
     X(CPU, "cpu")                                                                                  \
     X(NVLINK, "nvlink")                                                                            \
@@ -26,7 +27,7 @@
     X(DISK, "disk") /* reads and writes together */                                                \
     X(DISK_READ, "disk_read")                                                                      \
     X(DISK_WRITE, "disk_write")                                                                    \
-    X(PAGE_CACHE, "page_cache") /* files that are read from it */
+    X(PAGE_CACHE, "page_cache") /* reads of page-cached files */
 
 #define X(name, text) STW_RESOURCE_##name,
 typedef enum stw_resource { STW_RESOURCE_TABLE(X) STW_N_RESOURCES } stw_resource;
@@ -49,13 +50,13 @@ void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint
                             uint64_t ring_bytes, stw_demand *out);
 /** Share of a ring's traffic that misses the CPU's caches, 0 to 1. The rings of all ranks of a node
  * share the caches.
- * @param ring_bytes of one rank, see stw_op.ring_bytes */
+ * @param ring_bytes bytes of one rank, see stw_op.ring_bytes */
 double stw_ring_missed(const stw_job *job, uint64_t ring_bytes);
 /** Demand of an update of `params` elements, without the copies to and from a ring.
- * @param ring_bytes of a CPU update, see stw_op.ring_bytes; 0: all operands are in host memory */
+ * @param ring_bytes for a CPU update, see stw_op.ring_bytes; 0: all operands are in host memory */
 void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, uint64_t ring_bytes,
                        stw_demand *out);
-/** False of operations that never take time: allocs, frees. */
+/** False for operations that never take time, such as allocs and frees. */
 bool stw_op_takes_time(const stw_op *op);
 /** Demand of one operation of a program. */
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out);
@@ -65,7 +66,7 @@ void stw_demand_add_movement(const stw_job *job, const stw_program *program,
 /** Duration in seconds if no other operation runs: start-up plus the largest demand. */
 double stw_demand_alone_s(const stw_demand *demand);
 
-/** Bytes per second that one rank reads from page-cached weights files; 0: unknown. */
+/** Returns the bytes per second that one rank reads from page-cached weights files; 0: unknown. */
 double stw_demand_reader_bps(const stw_job *job);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which keys have an effect on a job. The tables of keys say what each one needs (stw_need); here
- * the needs are tested against engine, model, cluster and run. A key that is set and has no effect
- * is refused, never ignored. Pure functions; any thread. */
+/* Tests which keys have an effect on a job. The tables of keys list each key's needs (stw_need);
+ * these functions test the needs against engine, model, cluster and run. A key that is set without
+ * an effect is refused, never ignored. Pure functions; any thread. */
 #ifndef STW_PLAN_EFFECT_H
 #define STW_PLAN_EFFECT_H
 
@@ -12,18 +12,20 @@
 
 /** Refuse keys of the run spec without an effect on this job, parameter groups that match no
  * tensor, and sequences longer than learned positions. BAD_INPUT names key, value, reason and what
- * to set instead. A cluster describes a machine: its keys are checked only if they are set for one
- * plan, see stw_job_check_setting. */
+ * to set instead. Keys of the cluster are checked only if they are set for one plan, because a
+ * cluster describes a machine; see stw_job_check_setting. */
 STW_MUST_USE stw_status stw_job_check_effect(const stw_job *job, const char *origin,
                                              stw_error *err);
-/** Refuse a cluster key that was set for this plan alone and has no effect on it. A key of the run
- * spec is fine. @param setting "key=value" */
+/** Refuse a cluster key that was set only for this plan and has no effect on it. Accepts any key of
+ * the run spec. @param setting "key=value" */
 STW_MUST_USE stw_status stw_job_check_setting(const stw_job *job, const char *setting,
                                               const char *origin, stw_error *err);
-/** Do sequences exceed the positions that the model was trained with (and need not fail, because
- * positions are computed)? Learned positions are a table: they are refused instead. */
+/** True if sequences exceed the positions that the model was trained with, but work because
+ * positions are computed. With learned positions, which are a table, such sequences are refused
+ * instead. */
 bool stw_job_exceeds_positions(const stw_job *job);
-/** Tokens of a sequence where batch.seq_len is auto: 4096, or the model's positions if fewer. */
+/** Returns the tokens of a sequence if batch.seq_len is auto: 4096, or the model's positions if
+ * fewer. */
 uint64_t stw_default_seq_len(const stw_model *model);
 
 #endif

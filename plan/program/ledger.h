@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host ledger: what a node's memory holds at the worst moment of a phase, line by line, and
- * where each line comes from. Read off programs, like every byte count: an alloc says why it is
- * there (stw_op.from_what), or its component does. Pure; any thread. */
+/* The host ledger: the lines that add up to a node's host memory at the peak of a phase, each with
+ * its reason. Like every byte count it is read off programs: an alloc states its reason
+ * (stw_op.from_what), or its component implies it. Pure; any thread. */
 #ifndef STW_PLAN_LEDGER_H
 #define STW_PLAN_LEDGER_H
 
@@ -10,7 +10,7 @@
 typedef struct stw_ledger_line {
     stw_component component;
     const char
-        *from; /* a key, or the code that makes it; "ROLE: " before what is not the trainer's */
+        *from; /* a key, or the code that allocates; starts with "ROLE: " if not the trainer's */
     bool page_locked;
     uint64_t bytes;
 } stw_ledger_line;
@@ -18,18 +18,18 @@ typedef struct stw_ledger_line {
 typedef struct stw_ledger {
     uint32_t n;
     size_t room;
-    stw_ledger_line *lines; /* in the order in which they first appear */
+    stw_ledger_line *lines; /* in the order of first appearance */
 } stw_ledger;
 
-/** Add the host bytes of one rank at its peak of a phase, `ranks` times. Lines of the same kind are
- * one. @param pool owns the lines of `out` */
+/** Add `ranks` times the host bytes of one rank at its peak of a phase. Equal lines are merged.
+ * @param pool owns the lines of `out` */
 STW_MUST_USE stw_status stw_ledger_add(const stw_program *program, stw_phase phase, uint64_t ranks,
                                        stw_pool *pool, stw_ledger *out, stw_error *err);
-/** Bytes of a component that `total` has beyond the lines, as a line of its own: those of other
- * roles on the node. */
+/** Add a line for the bytes that each component has in `total` beyond the lines: other roles on the
+ * node hold them. */
 STW_MUST_USE stw_status stw_ledger_add_rest(const stw_peak *total, stw_pool *pool, stw_ledger *out,
                                             stw_error *err);
-/** The lines of a kind of node in a phase. @param programs [n_kinds] */
+/** Make the lines of a kind of node in a phase. @param programs [n_kinds] */
 STW_MUST_USE stw_status stw_ledger_of_node(const stw_job *job, const stw_program *const *programs,
                                            uint32_t node_kind, stw_phase phase, stw_pool *pool,
                                            stw_ledger *out, stw_error *err);

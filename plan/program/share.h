@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Max-min fair rates of operations that share resources. A user's weight on a resource is the share
- * of it that the user takes at full rate (1: as if alone). Rates rise together from zero, that of a
- * user with a priority as many times as fast; where a resource is full, its users stop and the
- * others go on: progressive filling, Bertsekas and Gallager, Data Networks, 2nd edition,
- * section 6.5.2. Pure function, any thread. */
+ * of it that the user takes at full rate (1: as if alone). All rates rise together from zero, in
+ * proportion to the users' priorities. When a resource is full, its users stop rising and the
+ * others go on (progressive filling: Bertsekas and Gallager, Data Networks, 2nd edition, section
+ * 6.5.2). Pure function, any thread. */
 #ifndef STW_PLAN_SHARE_H
 #define STW_PLAN_SHARE_H
 
@@ -11,7 +11,7 @@
 
 typedef struct stw_share_user {
     double weight[STW_N_RESOURCES]; /* in, 0 .. 1 */
-    double priority;                /* in, against 1; 0 stands for 1 */
+    double priority;                /* in, relative to 1; 0 stands for 1 */
     double rate;                    /* out, 0 < rate <= 1 */
 } stw_share_user;
 

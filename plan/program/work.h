@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a computation of forward or backward consists of: products, attention, and passes of
- * element-wise operations over memory. Engines write lists of it, demand.c prices them, and both
- * mean one rank and one micro batch. A list is a plain value. Any thread. */
+/* The parts of a computation in forward or backward: matrix products, attention, and element-wise
+ * passes over memory. Engines list them and demand.c computes their seconds, both for one rank and
+ * one micro batch. A list is a plain value. Any thread. */
 #ifndef STW_PLAN_PROGRAM_WORK_H
 #define STW_PLAN_PROGRAM_WORK_H
 
@@ -17,18 +17,18 @@ typedef enum stw_work_kind {
 
 typedef struct stw_work_item {
     stw_work_kind kind;
-    bool fp8;          /* of a product: its factors have 8 bits */
+    bool fp8;          /* of a product: its factors are fp8 */
     bool backward;     /* of attention */
     stw_kernel kernel; /* of attention */
-    double times;      /* so many of them */
-    double launches;   /* kernels for all of them together; grouped products are one */
+    double times;      /* number of such items */
+    double launches;   /* kernels of all of them together; grouped products are one kernel */
     double m, n, k;    /* of a product */
-    double flops;      /* of one */
+    double flops;      /* flops of one item */
     double head, seq;  /* of attention: width of a head; length of a sequence */
-    double moved;      /* bytes of one, at least */
+    double moved;      /* least bytes of one item */
 } stw_work_item;
 
-/* More than the largest block has kinds of products, forward and backward. */
+/* More than the kinds of products in the largest block, forward and backward. */
 enum { STW_WORK_MOST = 96 };
 
 typedef struct stw_work {
@@ -36,29 +36,31 @@ typedef struct stw_work {
     stw_work_item items[STW_WORK_MOST];
 } stw_work;
 
-/** @param launches see above; 0: as many as times */
+/** Add products. @param launches see stw_work_item; 0: `times` */
 void stw_work_product(stw_work *work, bool fp8, double m, double n, double k, double times,
                       double launches);
-/** Forward of causal attention: flops of the half of the square that is computed.
- * @param head average width of a head's keys and values @param seq length of a sequence */
+/** Add a forward of causal attention.
+ * @param flops of the computed half of the square
+ * @param head average width of a head's keys and values
+ * @param seq length of a sequence */
 void stw_work_attention(stw_work *work, stw_kernel kernel, double flops, double head, double seq);
 void stw_work_traffic(stw_work *work, double bytes);
-/** Add all of `more`, so many times. Like items are merged. */
+/** Add all items of `more`, `times` times. Equal items are merged. */
 void stw_work_add(stw_work *work, const stw_work *more, double times);
-/** Add the backward of products and attention of a forward: gradients of inputs, and this share of
- * the gradients of weights. Traffic is not looked at. */
+/** Add the backward of a forward's products and attention: the gradients of inputs, and the share
+ * `weights` of the gradients of weights. Ignores traffic. */
 void stw_work_add_backward(stw_work *work, const stw_work *forward, double weights);
-/** Multiply counts by `share`. */
+/** Multiply the counts by `share`. */
 void stw_work_scale(stw_work *work, double share);
-/** A copy of items in a pool; NULL: out of memory. */
+/** Returns a copy of the items in a pool; NULL: out of memory. */
 const stw_work_item *stw_work_keep(stw_pool *pool, const stw_work_item *items, uint32_t n);
-/** Operations of a list: products and attention. */
+/** Returns the floating-point operations of a list's products and attention. */
 double stw_work_flops(const stw_work_item *items, uint32_t n);
 
-/** Seconds that a GPU takes for a list, alone, by the cluster's rates (rates.csv) and
- * node.gpu.efficiency. */
+/** Returns the seconds that a GPU needs for a list if nothing else runs, from the cluster's rates
+ * (rates.csv) and node.gpu.efficiency. */
 double stw_work_seconds(const stw_cluster *cluster, const stw_work_item *items, uint32_t n);
-/** Of these, at least, GPU memory is busy. */
+/** Returns the least seconds of these in which GPU memory is busy. */
 double stw_work_hbm_seconds(const stw_cluster *cluster, const stw_work_item *items, uint32_t n);
 
 #endif
