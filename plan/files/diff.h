@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What differs between two plans: settings, decisions, verdict, peaks by phase, tier and component,
- * seconds by phase. Every figure is one that the plan files state. The caller frees the difference
- * and keeps both plans until then. One difference belongs to one thread at a time. */
+/* The differences of two plans: settings, decisions, verdict, peaks by phase, tier and component,
+ * seconds by phase. All figures stand in the plan files. The caller frees the difference and keeps
+ * both plans until then. One difference belongs to one thread at a time. */
 #ifndef STW_PLAN_DIFF_H
 #define STW_PLAN_DIFF_H
 
@@ -12,7 +12,7 @@ typedef struct stw_diff_words {
     const char *what, *before, *after;
 } stw_diff_words;
 
-/** Bytes of the worst kind of rank (gpu) or node (host, nvme); 0 where a plan has no such phase. */
+/** Bytes of the worst kind of rank (gpu) or node (host, nvme); 0 if a plan has no such phase. */
 typedef struct stw_diff_bytes {
     stw_phase phase;
     stw_tier tier;
@@ -35,23 +35,23 @@ typedef struct stw_diff_peak {
 typedef struct stw_diff {
     stw_pool *pool;
     const stw_plan *plans[2];
-    const char *names[2]; /* of the files */
+    const char *names[2]; /* file names */
     stw_diff_peak peaks[2][STW_N_TIERS];
-    uint32_t n_settings, n_decisions, n_bytes, n_seconds; /* lines that differ */
+    uint32_t n_settings, n_decisions, n_bytes, n_seconds; /* differing lines */
     stw_diff_words *settings, *decisions;
     stw_diff_bytes *bytes;
     stw_diff_seconds *seconds;
 } stw_diff;
 
-/** @param names of the two plans, for people; kept */
+/** @param names names of the two plans, for reports; borrowed */
 STW_MUST_USE stw_status stw_diff_new(const stw_plan *before, const stw_plan *after,
                                      const char *const names[2], stw_diff **out, stw_error *err);
 void stw_diff_free(stw_diff *diff);
-/** Are seconds the same but for rounding (1e-9 of them), or both unknown? */
+/** True if two times are equal up to rounding (a share of 1e-9), or both unknown. */
 bool stw_diff_same_seconds(double a, double b);
-/** Tokens per second of an iteration; NaN where its time is unknown. */
+/** Returns the tokens per second of an iteration; NaN if its time is unknown. */
 double stw_plan_tokens_per_s(const stw_plan *plan);
-/** As JSON, schema stowage.diff/1. */
+/** Write as JSON, schema stowage.diff/1. */
 STW_MUST_USE stw_status stw_diff_to_json(const stw_diff *diff, stw_text *out, stw_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a run file says of its weight sync and its folder of weights. */
+/* The weight sync and the weights folder in a run file. */
 #ifndef STW_PLAN_RUN_SYNCED_H
 #define STW_PLAN_RUN_SYNCED_H
 
@@ -7,9 +7,9 @@
 #include "core/tree.h"
 #include "plan/files/run_file.h"
 
-/** Nothing where the run had neither. */
+/** Write them; nothing if the run has neither. */
 void stw_run_synced_write(const stw_run_synced *synced, stw_json *json);
-/** @param pool of the result */
+/** @param pool the pool of the result */
 STW_MUST_USE stw_status stw_run_synced_read(const stw_tree *tree, const stw_node *root,
                                             stw_pool *pool, stw_run_synced *out, stw_error *err);
 

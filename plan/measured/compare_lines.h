@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lines of a comparison as they are made. One thread at a time. */
+/* The lines of a comparison under construction. One thread at a time. */
 #ifndef STW_MEASURED_COMPARE_LINES_H
 #define STW_MEASURED_COMPARE_LINES_H
 
@@ -8,12 +8,12 @@
 typedef struct stw_comparer {
     const stw_plan *plan;
     const stw_run_result *run;
-    const stw_peaks *ranks, *nodes; /* of the trainer: what runs have */
+    const stw_peaks *ranks, *nodes; /* of the trainer, as runs measure */
     stw_tolerance tolerance;
     stw_comparison *out;
     size_t capacity;
-    const char *host_note; /* why what processes take on the host is not judged, or NULL */
-    stw_status status;     /* the first failure; everything after it does nothing */
+    const char *host_note; /* why host bytes of processes are not judged, or NULL */
+    stw_status status;     /* the first failure; later calls do nothing */
     stw_error *err;
 } stw_comparer;
 
@@ -21,11 +21,11 @@ bool stw_compare_within(const stw_comparer *c, const stw_compare_line *line);
 /** Add a line: compute its error, and its verdict unless it has one or a note explains its absence.
  */
 void stw_compare_add(stw_comparer *c, stw_compare_line line);
-/** Keep in *worst the one of the two lines that is further off. */
+/** Keep the line with the larger error in *worst. */
 void stw_compare_keep_worse(stw_compare_line *worst, bool *any, const stw_compare_line *line);
 /** "rank 3", "node 1, worst of 4" */
 const char *stw_compare_who(stw_comparer *c, const char *what, uint32_t index, uint32_t of);
-/** (predicted - measured) / measured; 0 where both are 0. */
+/** Returns (predicted - measured) / measured; 0 if both are 0. */
 double stw_compare_error(double predicted, double measured);
 
 #endif
