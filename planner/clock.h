@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock of deadlines: one deadline holds for a whole call of the planner. */
+/* The clock for deadlines. One deadline holds for a whole call of the planner. */
 #ifndef STW_PLANNER_CLOCK_H
 #define STW_PLANNER_CLOCK_H
 

@@ -5,10 +5,9 @@
 
 #include "planner/planner.h"
 
-/** Choose how much of the state a step may copy that it reaches before a save has written it: as
- * much as takes all waiting away, or as much as the hosts have room for; nothing where no step
- * waits. Decisions stay, the rest of the plan is derived again. Nothing where the run gives a size.
- */
+/** Choose the bytes for copies of state that a step changes before a save has written it: enough to
+ * remove all waiting, or as much as fits on the hosts; none if no step waits. Decisions stay; the
+ * rest of the plan is derived again. Does nothing if the run sets a size. */
 STW_MUST_USE stw_status stw_planner_choose_copies(stw_plan *plan,
                                                   const stw_planner_options *options,
                                                   stw_error *err);

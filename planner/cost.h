@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The planner's problem: what can be chosen, which rows of bytes must hold, which rows of seconds
- * add up to the objective. All solvers work on this one description: the ILP copies its
- * coefficients, the others evaluate it. problem.h builds it.
+/* The planner's problem: the options, the rows of bytes (constraints), and the rows of seconds,
+ * which give the objective. All solvers use this one description: the ILP copies its coefficients,
+ * the others evaluate it. problem.h builds it.
  *
- * A choice is: units of every place; one ring option (depth x bucket) for all rings; blocks per
- * activation option; one load method. Every row is linear in these, apart from the products of
- * units and ring option, which is why coefficients of units come per ring option.
+ * A choice consists of the units of every place, one ring option (depth x bucket) for all rings,
+ * the blocks of every activation option, and one load method. Rows are linear in these, except for
+ * products of units and ring option. Therefore units have a coefficient per ring option.
  *
- * Rows of bytes are upper bounds on the walk of the program at a named instant: state is counted in
- * whole quanta, rings with the widest slot of the places that may use them, and a GPU row takes the
+ * A row of bytes is an upper bound on the program's walk at a named instant. It counts state in
+ * whole quanta, rings with the widest slot of any place that may use them, and on the GPU the
  * largest kind of rank. Bytes are exact integers; no solver's tolerance enters an evaluation.
  *
  * A problem borrows its job, owns the rest in its pool and is read-only once built. */
@@ -17,7 +17,7 @@
 
 #include "planner/simulate.h"
 
-/* A solver's rounding must not put a plan over a limit: rows are held this far below it. */
+/* Rows stay this far below their limits, so that a solver's rounding cannot exceed one. */
 #define STW_COST_GUARD_BYTES (1ull << 20)
 
 typedef struct stw_cost_ring {
@@ -28,40 +28,40 @@ typedef struct stw_cost_ring {
 typedef struct stw_cost_act {
     uint32_t group;
     stw_act act;
-    uint32_t blocks; /* of the whole group: the options of a group share them */
-    uint32_t each; /* model blocks that one stands for: one of every chunk of a pipeline, where all
-                    * chunks have as many; else 1 */
+    uint32_t blocks; /* blocks of the group, which its options share */
+    uint32_t each;   /* model blocks per block here: one of every pipeline chunk if all chunks are
+                        equal; else 1 */
 } stw_cost_act;
 
-/* What places need as a whole as soon as one unit lies there: bit u of place_uses. First the rings
- * of a layout, then the buffers through which host-resident parameters and gradients pass in
- * forward and backward, then a use of its own for each place. */
+/* Uses: the fixed needs of places that have at least one unit (bit u of place_uses). First the
+ * rings of a layout, then the buffers through which host-resident parameters and gradients pass in
+ * forward and backward, then one use for each place. */
 #define STW_USE_HOST_PARAMS STW_N_RINGS
 #define STW_USE_OWN(place) (STW_N_RINGS + 1 + (place))
 
-/** Bytes of one resource at one instant, and what the choice adds to them. */
+/** A constraint on the bytes of one resource at one instant. */
 typedef struct stw_byte_row {
-    const char *name;     /* "gpu_step": of rows in LP files */
+    const char *name;     /* "gpu_step": the row's name in LP files */
     const char *resource; /* "gpu memory", "host memory", "page-locked memory", "nvme" */
     stw_phase phase;
     stw_tier tier;
     bool page_locked;
-    uint32_t node_kind; /* of rows that are not on the GPU */
+    uint32_t node_kind; /* for rows that are not on the GPU */
     uint64_t limit_bytes, constant_bytes;
-    uint64_t less_bytes; /* taken off the sum of the rest, down to none: of a line that is steep */
-    /* By so much rows lie above the walk of the choices that are looked for: such a choice counts
-     * as fitting only after its own walk. First what the use STW_USE_HOST_PARAMS no longer asks
-     * for, then what the limit is raised by. 0 but while spare.c is at work. */
+    uint64_t less_bytes; /* subtracted from the sum of the rest, at most down to 0 */
+    /* Bytes by which rows exceed the walk. spare.c gives them to a search, whose choices count as
+     * fitting only after their own walk; otherwise 0. The first is taken off the use
+     * STW_USE_HOST_PARAMS, the second is added to the limit. */
     uint64_t spare_host_bytes, spare_bytes;
     uint64_t *unit_bytes;     /* [n_places] per unit */
-    uint64_t *ring_bytes;     /* [n_uses][n_rings], where it is in use */
+    uint64_t *ring_bytes;     /* [n_uses][n_rings] per use */
     uint64_t *act_bytes;      /* [n_acts] per block */
-    uint64_t *act_once_bytes; /* [n_acts] where any block has the policy */
-    uint64_t *load_bytes;     /* [n_loads], where the method is chosen */
+    uint64_t *act_once_bytes; /* [n_acts] once if any block has the policy */
+    uint64_t *load_bytes;     /* [n_loads] if the method is chosen */
 } stw_byte_row;
 
-/* Stretches of an iteration that follow each other: the norm comes before the first update, the
- * backward pass after the last block's forward. */
+/* The stretches of an iteration, one after the other: the norm ends before the first update, the
+ * forward before the backward. */
 typedef enum stw_stretch {
     STW_STRETCH_NORM,
     STW_STRETCH_STEP,
@@ -70,20 +70,20 @@ typedef enum stw_stretch {
     STW_N_STRETCHES
 } stw_stretch;
 
-/* Of a row that holds whatever is chosen. */
+/* For a row that always holds. */
 #define STW_NO_ACT UINT32_MAX
 
-/** What one resource or stream needs in one stretch; a stretch takes as long as its largest row
- * says. */
+/** The seconds of one resource or stream in one stretch. A stretch takes as long as its largest
+ * row. */
 typedef struct stw_time_row {
     const char *name;
     stw_stretch stretch;
-    bool hides;      /* of a step that goes on beside the next forward: one of the stretch FORWARD
-                        hides as much of it */
-    uint32_t unless; /* the row does not hold where STW_LAST_BLOCKS blocks have this option */
+    bool hides;      /* row of a step that overlaps the next forward: a row of FORWARD hides as many
+                        of its seconds */
+    uint32_t unless; /* the row does not hold if STW_LAST_BLOCKS blocks have this option */
     double constant_s;
-    double *unit_s; /* [n_places][n_rings] per unit; equal for all rings where a place has none */
-    double *ring_s; /* [n_uses][n_rings], where it is in use */
+    double *unit_s; /* [n_places][n_rings] per unit; equal for all rings if the place has none */
+    double *ring_s; /* [n_uses][n_rings] per use */
     double *act_s;  /* [n_acts] per block */
 } stw_time_row;
 
@@ -95,44 +95,44 @@ typedef struct stw_cost {
     uint32_t n_places, n_rings, n_uses, n_acts, n_loads, n_units;
     stw_place places[STW_MAX_PLACES];
     uint32_t place_uses[STW_MAX_PLACES];
-    double stretch_weight[STW_N_STRETCHES]; /* how often an iteration goes through it */
+    double stretch_weight[STW_N_STRETCHES]; /* how often an iteration executes it */
     stw_cost_ring *rings;
     stw_cost_act *acts; /* options of a group are neighbours: offload, recompute, keep */
     stw_load loads[STW_N_LOADS];
     double load_s[STW_N_LOADS];
-    double load_unit_s[STW_MAX_PLACES];   /* a unit's part of the load: its master */
+    double load_unit_s[STW_MAX_PLACES];   /* seconds of the load per unit: its master weights */
     uint32_t update_units[STW_N_UPDATES]; /* fixed by the run's shares; STW_AUTO: free */
     bool forward_backward_known;
     uint32_t n_byte_rows, n_time_rows;
     stw_byte_row *byte_rows;
     stw_time_row *time_rows;
     size_t byte_row_room, time_row_room;
-    /* What no choice is simulated faster than: sums of work alone. The stretch FORWARD stands for
-     * forward and backward together. */
+    /* Lower bounds on the simulated seconds of every choice: sums of work only. The stretch FORWARD
+     * stands for forward and backward together. */
     uint32_t n_proof_rows;
     stw_time_row *proof_rows;
 } stw_cost;
 
-/** What one solver chose. A plain value; `acts` lies with whoever made it. */
+/** A solver's choice. A plain value; its maker owns `acts`. */
 typedef struct stw_choice {
     uint32_t units[STW_MAX_PLACES];
     uint32_t ring, load; /* indices into rings and loads */
     uint32_t *acts;      /* [n_acts] blocks */
 } stw_choice;
 
-/** What a solver may not choose, beside what the problem rules out. */
+/** Bars: options that a solver may not choose, in addition to the problem's constraints. */
 typedef struct stw_bars {
     uint32_t places; /* bit p: no units there */
     uint32_t acts;   /* bit stw_act: no blocks, in groups that have another option */
-    uint32_t frozen; /* bit stw_act: of all blocks `frozen_blocks` have this policy; 0: free */
+    uint32_t frozen; /* bit stw_act: exactly `frozen_blocks` blocks have this policy; 0: free */
     uint32_t frozen_blocks;
 } stw_bars;
 
 typedef struct stw_evaluation {
-    double stretch_s[STW_N_STRETCHES], load_s; /* stretches: once each; 0 where unknown */
+    double stretch_s[STW_N_STRETCHES], load_s; /* one execution of each stretch; 0: unknown */
     double objective_s;
-    bool fits;           /* all rows hold, and the shares of update engines are those of the run */
-    uint64_t over_bytes; /* summed over resources, the worst row of each */
+    bool fits;           /* all rows hold, and the run's fixed shares are met */
+    uint64_t over_bytes; /* sum over resources of the excess of the worst row */
     double over_share;   /* the same, each as a share of its limit */
     uint64_t
         held_bytes;     /* the largest row of each memory, summed over a node's GPUs and the node */
@@ -173,32 +173,32 @@ static inline double stw_cost_row_constant(const stw_byte_row *row) {
     return (double)row->constant_bytes - (double)row->less_bytes;
 }
 
-/** What a row may hold: its limit and what it has to spare, less the guard. */
+/** Returns the usable limit of a row: its limit plus spare bytes, minus the guard. */
 uint64_t stw_cost_row_limit(const stw_byte_row *row);
-/** Bytes of which a row is said to be over so many times: its limit. */
+/** Returns the unit for a row's excess as a share: its limit, at least 1 GiB. */
 double stw_cost_over_unit(const stw_byte_row *row);
-/** Is option `a` barred? */
+/** True if option `a` is barred. */
 bool stw_act_barred(const stw_cost *cost, uint32_t a, const stw_bars *bars);
-/** Does the choice keep clear of what is barred? */
+/** True if the choice uses no barred option. */
 bool stw_choice_keeps_bars(const stw_cost *cost, const stw_choice *choice, const stw_bars *bars);
-/** Give every GPU row this limit; those of what the trainer does not decide none below
+/** Set the limit of every GPU row; for rows outside the trainer's decisions at least
  * placement.gpu_fill. */
 void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes);
-/** Give all rows the limits that those of another problem of the same job have. */
+/** Copy the limits of all rows from another problem of the same job. */
 void stw_cost_limit_alike(stw_cost *cost, const stw_cost *other);
-/** What the GPU rows of forward and backward have to spare. */
+/** Returns the spare bytes of the GPU rows of forward and backward. */
 uint64_t stw_cost_spare(const stw_cost *cost);
-/** Give the GPU rows of forward and backward bytes to spare, instead of what they had. */
+/** Set the spare bytes of the GPU rows of forward and backward. */
 void stw_cost_give_spare(stw_cost *cost, uint64_t bytes);
-/** The largest GPU row of forward and backward, nothing spared. */
+/** Returns the largest GPU row of forward and backward, without spare bytes. */
 uint64_t stw_cost_forward_bytes(const stw_cost *cost, const stw_choice *choice);
 
-/** The decisions that a choice stands for; blocks lie in `pool`. */
+/** Convert a choice to decisions; blocks lie in `pool`. */
 STW_MUST_USE stw_status stw_cost_decide(const stw_cost *cost, const stw_choice *choice,
                                         stw_pool *pool, stw_decisions *out, stw_error *err);
 
-/** Hold the rows to the walk of the programs derived from the choice. BUG where a row lies below
- * it.
+/** Compare the rows with the walk of the programs derived from the choice. BUG if a row is below
+ * the walk.
  * @param peaks [n_kinds] @param node_peaks [n_node_kinds], as in stw_plan */
 STW_MUST_USE stw_status stw_cost_check_walk(const stw_cost *cost, const stw_choice *choice,
                                             const stw_peaks *peaks, const stw_peaks *node_peaks,

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A mixed-integer linear program as plain data: columns, rows, terms. The planner builds one
  * without knowing a solver; glpk_solver.c, the only file that includes glpk.h, solves it. A problem
- * owns everything in its pool. Building never fails visibly: what goes wrong (memory, an index out
- * of range) is remembered and reported by stw_milp_check and by the solver. One thread at a time.
- */
+ * owns everything in its pool. Building functions return no errors: stw_milp_check and the solver
+ * report them later (memory, an index out of range). One thread at a time. */
 #ifndef STW_PLANNER_MILP_H
 #define STW_PLANNER_MILP_H
 
@@ -44,7 +43,7 @@ typedef struct stw_milp {
     bool out_of_memory, misused;
 } stw_milp;
 
-/** An empty problem that is minimised; NULL when memory is out. Free with stw_milp_free. */
+/** Make an empty minimisation problem; NULL: out of memory. Free with stw_milp_free. */
 stw_milp *stw_milp_new(const char *name);
 void stw_milp_free(stw_milp *milp);
 /** Add a column. @return its index */
@@ -53,27 +52,28 @@ uint32_t stw_milp_column_add(stw_milp *milp, bool integer, double lower, double 
 /** Begin a row; the terms that follow belong to it. @return its index */
 uint32_t stw_milp_row_add(stw_milp *milp, double lower, double upper, const char *format, ...)
     STW_PRINTF(4, 5);
-/** Add `value` x `column` to the row begun last; zero is left out. A column may come once a row. */
+/** Add `value` x `column` to the last row; a zero is ignored. A column may occur once per row. */
 void stw_milp_term_add(stw_milp *milp, uint32_t column, double value);
-/** OK, NO_MEMORY or BUG for what building met. */
+/** Returns OK, or the first error of building: NO_MEMORY or BUG. */
 STW_MUST_USE stw_status stw_milp_check(const stw_milp *milp, stw_error *err);
 
 typedef struct stw_milp_options {
     double time_limit_s; /* > 0 */
     double gap;          /* relative; 0 asks for a proof */
     bool relaxed;        /* solve the linear relaxation only: objective and bound are its value */
-    uint32_t max_nodes;  /* > 0: after so many nodes a gap of `enough` will do */
+    uint32_t max_nodes;  /* > 0: after this many nodes a gap of `enough` suffices */
     double enough;
-    uint32_t most_nodes; /* > 0: the search ends after so many, with a solution or without one */
-    int memory_mib; /* > 0: the solver may take no more; beyond it the call fails with NO_MEMORY */
+    uint32_t most_nodes; /* > 0: the search ends after this many nodes, with or without a
+                            solution */
+    int memory_mib; /* > 0: the solver's memory limit; beyond it the call fails with NO_MEMORY */
 } stw_milp_options;
 
 typedef enum stw_milp_outcome {
-    STW_MILP_OPTIMAL,    /* within the gap asked for */
-    STW_MILP_FEASIBLE,   /* a solution, and then the time was over */
+    STW_MILP_OPTIMAL,    /* within the requested gap */
+    STW_MILP_FEASIBLE,   /* a solution, but the time was over */
     STW_MILP_INFEASIBLE, /* proved */
     STW_MILP_LIMIT,      /* the time was over without a solution */
-    STW_MILP_CUT_OFF     /* proved: none takes less than what is of interest (stw_ilp_solve) */
+    STW_MILP_CUT_OFF     /* proved: no solution is below most_s (stw_ilp_solve) */
 } stw_milp_outcome;
 
 static inline bool stw_milp_has_solution(stw_milp_outcome outcome) {
@@ -82,19 +82,18 @@ static inline bool stw_milp_has_solution(stw_milp_outcome outcome) {
 
 typedef struct stw_milp_result {
     stw_milp_outcome outcome;
-    double objective, bound, gap; /* NaN where there is none */
+    double objective, bound, gap; /* NaN: none */
     double seconds;
-    uint32_t nodes;         /* of the search, whose relaxations were solved */
+    uint32_t nodes;         /* nodes whose relaxations were solved */
     uint32_t rows, columns; /* of the problem; filled by stw_ilp_solve_shape */
 } stw_milp_result;
 
-/** Write the problem as it stands in CPLEX LP format. IO, NO_MEMORY, or SOLVER where the solver
- * failed. */
+/** Write the problem in CPLEX LP format. IO, NO_MEMORY, or SOLVER if the solver failed. */
 STW_MUST_USE stw_status stw_milp_write_lp(const stw_milp *milp, const char *path, stw_error *err);
-/** Solve. @param values out, [n_columns], untouched without a solution; integer columns are whole
- * (not where `relaxed`).
- * @return SOLVER where the solver failed, NO_MEMORY where it ran out of memory; an infeasible
- * problem is a result, not a failure */
+/** Solve. @param values out, [n_columns], unchanged without a solution; integer columns are whole,
+ * unless `relaxed`
+ * @return SOLVER if the solver failed, NO_MEMORY if it ran out of memory; an infeasible problem is
+ * a result, not a failure */
 STW_MUST_USE stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options,
                                        double *values, stw_milp_result *result, stw_error *err);
 /** Version of the solver behind stw_milp_solve ("5.0"); static text. */

@@ -1,50 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verdict inside the search: what the verdict judges of a plan becomes limits of the rows, so
- * that a plan that is meant to fit is planned to fit. Host, page-locked memory and NVMe follow the
- * rows, and their limits are set once. What torch's allocator reserves of a GPU does not: a choice
- * is derived, replayed and judged (stw_plan_gpu_excess), the GPU's limit is lowered by what it is
- * over, and the problem is solved again. */
+/* The verdict inside the search: the rows get limits with which the verdict will be the wanted one.
+ * Rows predict host, page-locked memory and NVMe, so that their limits are set once. Rows do not
+ * predict the GPU bytes that torch's allocator reserves: a choice is derived, replayed and judged
+ * (stw_plan_gpu_excess), then the GPU's limit is lowered by the excess and the problem is solved
+ * again. */
 #ifndef STW_PLANNER_RISK_H
 #define STW_PLANNER_RISK_H
 
 #include "planner/cost.h"
 
-/** What a search takes for a plan, the best first. */
+/** The level of risk that a search accepts, the best first. */
 typedef enum stw_risk_level {
     STW_RISK_NONE,      /* it fits */
-    STW_RISK_AVOIDABLE, /* it would fit with expandable segments, which cost nothing */
+    STW_RISK_AVOIDABLE, /* it fits with expandable segments, which cost nothing */
     STW_RISK_ANY        /* no limit is exceeded */
 } stw_risk_level;
 
-/** The best level that a run asks for: ANY where placement.accept says so, or placement.gpu_fill is
- * above what a plan that fits fills. */
+/** Returns the first level that a run asks for: ANY if placement.accept says so, or if
+ * placement.gpu_fill is above the share that a plan without risk can use. */
 stw_risk_level stw_risk_first(const stw_run_spec *run);
-/** Can plans of this level differ from those of the level before it? */
+/** True if plans of this level can differ from those of the previous level. */
 bool stw_risk_differs(const stw_plan *plan, stw_risk_level level);
-/** Is it not known of a choice that keeps all rows whether the level admits it? */
+/** True if a choice that keeps all rows must still be judged for this level. */
 bool stw_risk_is_judged(const stw_plan *plan, stw_risk_level level);
-/** Give the rows of nodes the limits of a level. Rows that no choice moves keep the cluster's. */
+/** Set the limits of the nodes' rows for a level. Rows that do not depend on the choice keep the
+ * cluster's limits. */
 void stw_risk_limit_nodes(const stw_plan *plan, stw_risk_level level, stw_cost *cost);
-/** The limit that GPU rows begin with: what a level admits of allocated bytes alone. */
+/** Returns the initial limit of GPU rows: the allocated bytes that a level admits. */
 uint64_t stw_risk_gpu_limit(const stw_plan *plan, stw_risk_level level);
-/** The choice that was judged last, and what was found. */
+/** The choice that was judged last, and its result. */
 typedef struct stw_judged {
     bool known;
     stw_choice choice; /* made by the caller */
     stw_risk_level level;
-    uint64_t excess_bytes;  /* of GPUs, over what the level admits; 0: it may be taken */
-    stw_replayed *replayed; /* [n_kinds], as on GPUs without a limit */
+    uint64_t excess_bytes;  /* GPU bytes beyond the level's; 0: accepted */
+    stw_replayed *replayed; /* [n_kinds], replayed without a GPU limit */
 } stw_judged;
 
-/** Judge a choice, unless it is the one that was judged last.
- * @param plan of which job, specs and model are used @param judged in and out */
+/** Judge a choice, unless it was judged last.
+ * @param plan gives job, specs and model
+ * @param judged in and out */
 STW_MUST_USE stw_status stw_risk_judge(const stw_plan *plan, const stw_cost *cost,
                                        const stw_choice *choice, stw_risk_level level,
                                        stw_judged *judged, stw_error *err);
-/** Is the replay of a choice's plan known? What is within all limits is replayed without them as it
- * is with them. */
+/** True if the replay of a choice is known. A choice within all limits has the same replay with and
+ * without limits. */
 bool stw_risk_has_replay(const stw_plan *plan, const stw_cost *cost, const stw_choice *choice,
                          const stw_judged *judged);
-/** Give it to the plan, which is derived without one. */
+/** Give this replay to the plan, which is derived without one. */
 void stw_risk_give_replay(const stw_judged *judged, stw_plan *plan);
 #endif
