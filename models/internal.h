@@ -22,7 +22,7 @@ STW_MUST_USE stw_status stw_tensor_count(stw_tensor *tensor, stw_error *err);
 bool stw_is_buffer(const char *name, stw_dtype dtype);
 /** Assign buffers to the block with their number, else to the first block. */
 STW_MUST_USE stw_status stw_model_place_buffers(stw_model *model, stw_error *err);
-/** Warn of a model that has more integers than parameters. */
+/** Warn if a model has more integers than parameters. */
 void stw_model_warn_of_integers(const stw_model *model);
 
 /** Whether two blocks have tensors of equal shape, dtype and use, in the same order. */
@@ -45,7 +45,7 @@ typedef struct stw_safetensors_header {
 STW_MUST_USE stw_status stw_safetensors_parse(stw_pool *pool, const stw_safetensors_header *header,
                                               stw_safetensors_entry **entries, uint32_t *n_entries,
                                               stw_error *err);
-/** Read the length of the header from the leading 8 bytes; check it against that of the file. */
+/** Read the length of the header from the leading 8 bytes; check it against the file's length. */
 STW_MUST_USE stw_status stw_safetensors_header_length(const char *path,
                                                       const unsigned char first[8],
                                                       uint64_t file_bytes, uint64_t *length,
@@ -56,7 +56,8 @@ typedef struct stw_name_parts {
     size_t prefix;   /* characters before the block's number ("model.layers."), 0: none */
     uint64_t number; /* number of the block */
     int stage;       /* order of the forward pass: 0 vision tower's input ... 6 head */
-    bool vision, expert, expert_number; /* routed expert; stored one by one */
+    bool vision, expert, expert_number; /* it is a routed expert; its name has the expert's
+                                           number */
 } stw_name_parts;
 void stw_name_read(const char *name, stw_name_parts *out);
 

@@ -28,17 +28,17 @@ typedef struct stw_kinds {
     size_t n_slots; /* of each table: a power of two, at least twice the number of blocks */
     stw_kind *kinds;
     stw_base *bases;
-    /* index + 1 into kinds, kinds and bases; 0: empty */
+    /* hash tables: index + 1 into kinds, kinds and bases; 0: empty */
     uint32_t *by_shape, *by_name, *by_base;
-    uint64_t probes; /* entries looked at: the work that the tests bound */
+    uint64_t probes; /* entries compared: tests limit this work */
     size_t groups_capacity;
 } stw_kinds;
 
 /** Tables for the blocks of `model` (n_blocks and tensors are set). False if out of memory. */
 STW_MUST_USE bool stw_kinds_init(stw_kinds *kinds, const stw_model *model);
 /** Find the kind of a block or make one. @param index out @param name out: the name of a new kind,
- * "layer", then "layer_2" and so on, without those taken; NULL if the kind is known. False if out
- * of memory. */
+ * "layer", "layer_2" and so on, skipping names in use; NULL if the kind is known. False if out of
+ * memory. */
 STW_MUST_USE bool stw_kinds_join(stw_kinds *kinds, const stw_block *block, const char *base,
                                  uint32_t *index, const char **name);
 

@@ -54,14 +54,14 @@ typedef struct stw_tensor {
     stw_dtype dtype;      /* in the published files, or from the config */
     bool expert;          /* routed expert weights: cut by ep x etp first */
     uint64_t experts;     /* experts in dimension 0 (fused); 1 if each expert is a tensor */
-    uint64_t scale_bytes; /* of the block scales that are stored beside a quantized tensor, or 0 */
-    stw_weight_use use;   /* which weight it is; of its name unless the reader says otherwise */
+    uint64_t scale_bytes; /* bytes of the block scales of a quantized tensor, or 0 */
+    stw_weight_use use;   /* which weight it is; derived from the name unless the reader sets it */
 } stw_tensor;
 
-/** Bytes of a tensor in the published files: elements (formats of less than a byte are packed) and
- * block scales. */
+/** Returns the bytes of a tensor in the published files: elements (formats below one byte are
+ * packed) and block scales. */
 uint64_t stw_tensor_stored_bytes(const stw_tensor *tensor);
-/** The part of stw_tensor_stored_bytes that elements [first, first + count) take. The parts of a
+/** Returns the part of stw_tensor_stored_bytes for elements [first, first + count). The parts of a
  * tensor add up to the whole. */
 uint64_t stw_tensor_run_bytes(const stw_tensor *tensor, uint64_t first, uint64_t count);
 
@@ -78,8 +78,8 @@ typedef struct stw_block {
 typedef struct stw_block_facts {
     bool transformer; /* residual block: attention or linear attention, then an MLP */
     bool vision;      /* works on image patches, not on text tokens */
-    bool decoder;     /* of a model with an encoder: works on the target's tokens; its transformer
-                       * blocks attend to the encoder's output, too */
+    bool decoder;     /* decoder of a model with an encoder: works on the target's tokens; its
+                         transformer blocks attend to the encoder's output, too */
     uint64_t hidden;
     uint64_t q_heads, kv_heads; /* 0 without softmax attention */
     uint64_t qk_dim, v_dim;     /* per head */
@@ -90,9 +90,9 @@ typedef struct stw_block_facts {
     uint64_t ffn;     /* width of the dense MLP, 0 if the block has MoE only */
     bool gated;       /* gate and up projections (SwiGLU), two matrices into `ffn` */
     uint64_t experts, experts_per_token, expert_ffn, shared_ffn; /* MoE, 0 otherwise */
-    uint64_t norms;     /* of the residual's width; 0: two */
-    bool wide_norms;    /* they multiply by their weight in fp32 */
-    bool capped_scores; /* of eager attention: tanh bounds them */
+    uint64_t norms;     /* norms of the residual's width; 0: two */
+    bool wide_norms;    /* norms multiply by their weight in fp32 */
+    bool capped_scores; /* tanh bounds the scores of eager attention */
 } stw_block_facts;
 
 /** A tensor group: all blocks of one kind, with equal shapes and facts. */
@@ -101,13 +101,13 @@ typedef struct stw_block_group {
     uint32_t count;         /* number of blocks */
     uint32_t tensors;       /* in all its blocks together */
     uint64_t params;        /* in all its blocks together */
-    uint64_t active_params; /* used by one token: the top k of routed experts, all of everything
-                             * else, embeddings in full; equals params if k is unknown */
+    uint64_t active_params; /* used by one token: the top k routed experts and all other parameters,
+                               embeddings in full; equals params if k is unknown */
     stw_block_facts facts;
 } stw_block_group;
 
-/** Of a model, at most: ten times the largest published one, and enough tensors for one that stores
- * every expert by itself. */
+/** Limits of a model: ten times the largest published one, and enough tensors if every expert is
+ * stored separately. */
 #define STW_MODEL_MAX_PARAMS (1ull << 43)
 #define STW_MODEL_MAX_TENSORS (1u << 19)
 

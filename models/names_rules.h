@@ -6,13 +6,12 @@
 
 #include "models/model.h"
 
-/** How the elements of a published tensor lie. */
+/** The order of the elements in a published tensor. */
 typedef enum stw_names_way {
     STW_NAMES_AS_IS,
     STW_NAMES_TRANSPOSED, /* the last two dimensions are swapped */
-    STW_NAMES_MXFP4, /* two elements a byte, inputs last, in blocks of 32 with a scale 2^(s - 127)
-                      */
-    STW_NAMES_INT4,  /* eight elements an I32 */
+    STW_NAMES_MXFP4, /* two elements per byte, inputs last, blocks of 32 with scale 2^(s - 127) */
+    STW_NAMES_INT4,  /* eight elements per I32 */
     STW_N_NAMES_WAYS
 } stw_names_way;
 /** "as is", "transposed", "mxfp4", "int4". */
@@ -36,7 +35,7 @@ typedef struct stw_names_row {
     stw_names_kind kind;
     uint32_t edition;
     uint32_t dim;      /* value of part and split rows; 0 if empty */
-    stw_names_way way; /* of packed rows */
+    stw_names_way way; /* for packed rows */
     const char *tensor, *published, *value;
 } stw_names_row;
 
@@ -45,8 +44,8 @@ typedef struct stw_names_rules {
     stw_names_row *rows;
 } stw_names_rules;
 
-/** Rows of the compiled-in file `name` and of those that it includes, appended. A missing file adds
- * none. BAD_INPUT names file and line. */
+/** Append the rows of the compiled-in file `name` and of the files that it includes. A missing file
+ * adds none. BAD_INPUT names file and line. */
 STW_MUST_USE stw_status stw_names_rules_load(stw_pool *pool, const char *name, stw_names_rules *out,
                                              stw_error *err);
 /** The same from a text. */
@@ -59,9 +58,10 @@ typedef struct stw_names_stars {
     const char *text[STW_NAMES_MAX_STARS];
     size_t length[STW_NAMES_MAX_STARS];
 } stw_names_stars;
-/** Whether a name fits a pattern; what its stars stand for, the earlier ones as short as can be. */
+/** True if a name matches a pattern; gives the text of each star, earlier stars as short as
+ * possible. */
 bool stw_names_match(const char *pattern, const char *name, stw_names_stars *stars);
-/** The pattern with its stars filled. NULL if out of memory. */
+/** Returns the pattern with its stars replaced. NULL if out of memory. */
 char *stw_names_apply(stw_pool *pool, const char *pattern, const stw_names_stars *stars);
 
 #endif
