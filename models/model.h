@@ -125,13 +125,13 @@ typedef struct stw_model {
     uint32_t n_buffers;
     stw_tensor *buffer_tensors;
     uint32_t n_extras;
-    stw_tensor *extra_tensors; /* in the published files, but not part of the model that is trained:
-                                * layers of multi-token prediction, a copy of a tied head, masks */
-    uint64_t stored_bytes;     /* of the published files: tensors, buffers, extras, scales */
+    stw_tensor *extra_tensors; /* in the published files, but not trained: layers of multi-token
+                                  prediction, a copy of a tied head, masks */
+    uint64_t stored_bytes;     /* bytes of the published files: tensors, buffers, extras, scales */
     uint64_t vocab, hidden, layers, max_positions; /* 0 if unknown */
     bool tied_embeddings;
     bool soft_capped; /* tanh bounds the logits */
-    char digest[33];  /* of names, shapes, dtypes, order (hex, XXH3-128) */
+    char digest[33];  /* hash of names, shapes, dtypes, order (hex, XXH3-128) */
 } stw_model;
 
 void stw_model_free(stw_model *model); /* NULL is fine */

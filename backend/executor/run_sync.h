@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The weight sync of a plan, executed: a run stands for the rollout on its GPUs, too. What comes is
- * collected in GPU memory behind the sync's buffers (stw_layout.rollout_offset_bytes), as the
- * rollout's layers hold it. The schedule is that of plan/engines/sync_plan.h. Operations are called
- * from the threads of their streams, the rest from one thread. */
+/* Executes the weight sync of a plan. The run also plays the rollout on its GPUs: received weights
+ * are collected in GPU memory after the sync's buffers (stw_layout.rollout_offset_bytes), in the
+ * form of the rollout's layers. plan/engines/sync_plan.h makes the schedule. Operations are called
+ * from the threads of their streams, other functions from one thread. */
 #ifndef STW_BACKEND_EXECUTOR_RUN_SYNC_H
 #define STW_BACKEND_EXECUTOR_RUN_SYNC_H
 
@@ -16,21 +16,21 @@ typedef struct stw_run_sync {
     const stw_sync_view *view;
     stw_sync_device *device;
     uint32_t sets;
-    uint64_t base, room;        /* of the buffers, in the GPU arena; bytes of one set */
-    stw_comm_message *messages; /* room for those of a round */
-    stw_comm_counts counts;     /* of all syncs so far */
-    uint64_t version;           /* the step whose weights were received whole; 0: none */
+    uint64_t base, room;        /* offset of the buffers in the GPU arena; bytes of one set */
+    stw_comm_message *messages; /* room for the messages of a round */
+    stw_comm_counts counts;     /* totals of all syncs so far */
+    uint64_t version;           /* the step whose weights were received completely; 0: none */
 } stw_run_sync;
 
-/** Make the schedule, where the plan has a sync that is executed. */
+/** Make the schedule if the plan has an executed sync. */
 STW_MUST_USE stw_status stw_run_sync_prepare(stw_rank_run *run, stw_error *err);
-/** Once the device is there. */
+/** Call it after the device is open. */
 STW_MUST_USE stw_status stw_run_sync_open(stw_rank_run *run, stw_error *err);
 void stw_run_sync_close(stw_rank_run *run);
-/** What a round is about, for messages: the tensor with which this rank's part of it begins. */
+/** Returns the first tensor of this rank's part of a round, for messages. */
 const char *stw_run_sync_tensor(const stw_rank_run *run, uint32_t round);
 
-/** Is it the movement of the run's sync? */
+/** True if this is the movement of the run's sync. */
 static inline bool stw_run_sync_is(const stw_rank_run *run, const stw_movement *movement) {
     return run->sync != NULL && run->sync->movement == movement;
 }
@@ -40,10 +40,10 @@ STW_MUST_USE stw_status stw_run_sync_pack(stw_rank_run *run, const stw_op *op, s
 STW_MUST_USE stw_status stw_run_sync_exchange(stw_rank_run *run, const stw_op *op, stw_error *err);
 STW_MUST_USE stw_status stw_run_sync_place(stw_rank_run *run, const stw_op *op, stw_error *err);
 
-/** A sync ended well. @param before what the communicator had counted when it began */
+/** Record that a sync has succeeded. @param before the communicator's counts when it began */
 void stw_run_sync_end(stw_rank_run *run, stw_comm_counts before);
-/** Compare digests of what was received last with those of the parameters, tensor by tensor, all
- * bytes; what differs is logged and counts in run->mismatched. Collective. */
+/** Compare digests over all bytes of the last received weights with those of the parameters, tensor
+ * by tensor. Differences are logged and count in run->mismatched. Collective. */
 STW_MUST_USE stw_status stw_run_sync_verify(stw_rank_run *run, stw_error *err);
 
 #endif

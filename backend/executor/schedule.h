@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of one movement on persistent threads: one per stream, or shared by streams that wait
- * for each other often (stw_movement.threading). A stream's operations are issued in program order;
- * one that names others (`after`) is issued after those, and waits for their events. Nothing here
- * knows what an operation does. */
+/* Issues one movement on persistent threads: one per stream, or one shared by streams that often
+ * wait for each other (stw_movement.threading). A stream's operations are issued in program order.
+ * An operation that names others (`after`) is issued after them and waits for their events. This
+ * file does not know what an operation does. */
 #ifndef STW_BACKEND_EXECUTOR_SCHEDULE_H
 #define STW_BACKEND_EXECUTOR_SCHEDULE_H
 
@@ -25,19 +25,19 @@ typedef struct stw_schedule {
 STW_MUST_USE stw_status stw_schedule_new(const stw_program *program, const stw_movement *movement,
                                          stw_pool *pool, stw_schedule **out, stw_error *err);
 
-/** What the threads call. */
+/** The functions that the threads call. */
 typedef struct stw_streams_calls {
     void *state;
     /** Issue an operation on its stream; called from the thread that serves the stream. */
     stw_status (*issue)(void *state, uint32_t op, stw_error *err);
-    /** After the op was issued, its event recorded and its followers let go: wait for what must not
-     * be waited for without a deadline. The op's thread issues nothing meanwhile. */
+    /** Called after the op was issued, its event recorded and its followers released: a wait that
+     * needs a deadline. The op's thread issues nothing meanwhile. */
     stw_status (*settle)(void *state, uint32_t op, stw_error *err);
-    /** Once, from the thread that met the first error: make calls that wait for peers return. Other
-     * threads may still wait for the device. */
+    /** Called once, from the thread with the first error: make calls that wait for peers return.
+     * Other threads may still wait for the device. */
     void (*failed)(void *state, stw_error *error);
     /** No threads: the caller of stw_streams_run issues everything, in program order. For backends
-     * whose calls are done when they return. */
+     * whose calls are complete on return. */
     bool one_thread;
 } stw_streams_calls;
 
