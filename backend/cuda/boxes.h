@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launchers of the kernels behind backend/boxes.h, as those of backend/cuda/kernels.h are. */
+/* Launchers of the kernels behind backend/boxes.h, with the rules of backend/cuda/kernels.h. */
 #ifndef STW_BACKEND_CUDA_BOXES_H
 #define STW_BACKEND_CUDA_BOXES_H
 
@@ -10,18 +10,18 @@
 extern "C" {
 #endif
 
-/** One list of copies. Everything that it points to is memory that the GPU reaches. */
+/** One list of copies. All pointers must be accessible to the GPU. */
 typedef struct stw_cuda_boxes {
     const stw_box_copy *copies;
     const uint64_t *bases; /* from STW_BOX_FIRST_BASE on */
     uint32_t n, tiles;
     stw_box_buffers buffers;
-    bool direct; /* something is page-locked host memory: a launch shaped for PCIe */
+    bool direct; /* some memory is page-locked host memory: the launch is shaped for PCIe */
 } stw_cuda_boxes;
 
 /** Run a list. */
 cudaError_t stw_cuda_boxes_run(stw_cuda_launch launch, const stw_cuda_boxes *boxes);
-/** Add what stw_box_ops.digest says of a list to *digest, which is GPU memory. */
+/** Add the digest of a list (stw_box_ops.digest) to *digest, which is GPU memory. */
 cudaError_t stw_cuda_boxes_digest(stw_cuda_launch launch, const stw_cuda_boxes *boxes,
                                   uint64_t *digest);
 /** Add the sum of stw_box_sum_word over n bytes to *sum, which is GPU memory. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the CUDA backend share: the device, its arenas, and the one way in which CUDA
- * runtime calls are made and their failures told. */
+/* Shared by the parts of the CUDA backend: the device, its arenas, and the macro that makes CUDA
+ * runtime calls and reports their failures. */
 #ifndef STW_BACKEND_CUDA_DEVICE_H
 #define STW_BACKEND_CUDA_DEVICE_H
 
@@ -21,8 +21,8 @@
 #define STW_NCCL_CALL(call) (call)
 #endif
 
-/** Make a CUDA runtime call, or leave for `out:` with an error that keeps the native code, its
- * name, the function and what it was for. Needs `status`, `err` and `out:`. */
+/** Make a CUDA runtime call. On failure go to `out:` with an error that has the native code, its
+ * name, the function and the purpose. Needs `status`, `err` and `out:`. */
 #define STW_CUDA_TRY(call, purpose)                                                                \
     do {                                                                                           \
         cudaError_t cuda_code_ = STW_CUDA_CALL(call);                                              \
@@ -32,59 +32,60 @@
         }                                                                                          \
     } while (0)
 
-/** DEVICE, or NO_RESOURCES where memory is out. @param call its text; only the function's name
- * shows
- */
+/** Returns DEVICE, or NO_RESOURCES if memory is exhausted.
+ * @param call text of the call; the error shows only the function's name */
 stw_status stw_cuda_fail(stw_error *err, cudaError_t code, const char *call, const char *purpose);
 
-/** Bytes in use on a GPU, others' included, without making a context (through NVML); false where
- * NVML is missing or does not say. @param bus_id as cudaDeviceGetPCIBusId gives it */
+/** Give the used bytes of a GPU, other processes included, through NVML and without making a
+ * context; false if NVML is missing or does not tell. @param bus_id as cudaDeviceGetPCIBusId gives
+ * it */
 bool stw_cuda_used_without_context(const char *bus_id, uint64_t *bytes);
-/** The driver's version as text ("580.159.04") through NVML; "" where it is missing. */
+/** Write the driver's version ("580.159.04") from NVML; "" if NVML is missing. */
 void stw_cuda_driver_version(char *out, size_t out_size);
 
 /* ---- page-locked host memory ---- */
 
-/* Of one cudaHostRegister (512 GiB at once fails): small enough that one piece is page-locked while
- * the next is touched. One CUDA copy must not cross from a piece into the next. */
+/* Bytes of one cudaHostRegister call (512 GiB at once fails): small enough that one piece is
+ * page-locked while the next is touched. A CUDA copy must not cross a piece's end. */
 #define STW_CUDA_REGISTER_BYTES (2ull << 30)
 
-/** Anonymous memory of whole pages, huge where the system has them, touched by all threads and
- * page-locked meanwhile: faster than cudaHostAlloc, and not a page more than asked for. */
+/** Anonymous memory of whole pages, huge pages if the system has them. Threads touch it while it is
+ * page-locked. This is faster than cudaHostAlloc and takes no additional page. */
 typedef struct stw_cuda_pinned {
     unsigned char *data;    /* NULL while empty */
     uint64_t bytes;         /* usable */
-    unsigned char *mapping; /* what munmap gets; NULL: the memory is the caller's */
+    unsigned char *mapping; /* argument of munmap; NULL: the memory is the caller's */
     uint64_t mapping_bytes;
     uint64_t registered; /* bytes page-locked so far, from `data` on */
 } stw_cuda_pinned;
 
-/** The calling thread's current device page-locks; phases are logged (debug).
- * @param pinned filled; on failure still to be freed. NO_RESOURCES where the system refuses. */
+/** Allocate memory, page-locked by the calling thread's current device; phases are logged (debug).
+ * NO_RESOURCES if the system refuses.
+ * @param pinned filled; must be freed also on failure */
 STW_MUST_USE stw_status stw_cuda_pinned_new(stw_cuda_pinned *pinned, uint64_t bytes,
                                             stw_threads *threads, stw_error *err);
-/** The same; the one thread that is not the pool's touches memory on these cores too.
- * @param cpus NULL, or none in it: anywhere */
+/** The same; the thread that is not in the pool also touches memory on these cores.
+ * @param cpus NULL, or empty: any cores */
 STW_MUST_USE stw_status stw_cuda_pinned_new_on(stw_cuda_pinned *pinned, uint64_t bytes,
                                                stw_threads *threads, const stw_cpus *cpus,
                                                stw_error *err);
-/** Memory that the caller owns: is all of it page-locked, and do kernels reach it by its host
- * address (`mapped`, true where it is still to be page-locked)? USAGE for memory of another kind or
- * page-locked in part. */
+/** Inspect memory that the caller owns: whether all of it is page-locked, and whether kernels can
+ * use its host address (`mapped`; true if it is not page-locked yet). USAGE for other kinds of
+ * memory, or if only a part is page-locked. */
 STW_MUST_USE stw_status stw_cuda_pinned_look(unsigned char *address, uint64_t bytes, bool *locked,
                                              bool *mapped, stw_error *err);
-/** Use it, page-locked unless it is; freeing gives back the page-locking alone. */
+/** Use such memory; page-lock it unless it is already. Freeing only undoes the page-locking. */
 STW_MUST_USE stw_status stw_cuda_pinned_take(stw_cuda_pinned *pinned, unsigned char *address,
                                              uint64_t bytes, bool locked, stw_error *err);
 void stw_cuda_pinned_free(stw_cuda_pinned *pinned); /* all zero is fine */
-/** Bytes from offset `at` of such memory to the end of its page-locked piece. */
+/** Returns the bytes from offset `at` of such memory to the end of its page-locked piece. */
 static inline uint64_t stw_cuda_to_piece_end(uint64_t at) {
     return STW_CUDA_REGISTER_BYTES - at % STW_CUDA_REGISTER_BYTES;
 }
 
 /* ---- the device ---- */
 
-/** What norm_factor finds. */
+/** The result of norm_factor. */
 typedef struct stw_cuda_clip {
     double norm;
     float factor;
@@ -99,21 +100,22 @@ typedef struct stw_cuda_scalars {
     uint64_t digest;
 } stw_cuda_scalars;
 
-/** Small page-locked memory. The GPU may still read the host's bins of one step while the next one
- * begins: they take turns in two slots, and a slot's event says when it was read. */
+/** Small page-locked memory. The GPU may still read the host's bins of one step while the next step
+ * begins. Therefore the bins alternate between two slots, and a slot's event tells when it was
+ * read. */
 #define STW_CUDA_BINS_SLOTS 2
 typedef struct stw_cuda_staged {
     stw_norm_bins host_bins[STW_CUDA_BINS_SLOTS];
-    stw_cuda_clip clip; /* of the last norm_factor that is done */
+    stw_cuda_clip clip; /* of the last finished norm_factor */
     uint64_t digest;
 } stw_cuda_staged;
 
-/** Tables of spans that are queued take turns, too: one is on its way while the next is written. */
+/** Queued tables of spans alternate, too: one is copied while the next is written. */
 #define STW_CUDA_SPANS_SLOTS 3
 
 #define STW_CUDA_SCALARS_BYTES 8192 /* scalars or staged, and room to warm up in */
 
-/** What a wait on an event has to do. */
+/** What a wait on an event does. */
 enum { STW_CUDA_EVENT_NEVER, STW_CUDA_EVENT_ON_GPU, STW_CUDA_EVENT_DONE };
 
 typedef struct stw_cuda_link stw_cuda_link; /* link.c */
@@ -123,38 +125,39 @@ struct stw_device {
     stw_device_config config; /* nvme_folder is not kept */
     int ordinal;
     char bus_id[32]; /* "0000:17:00.0" */
-    bool fetches;    /* as stw_cuda_fetches says of its node */
+    bool fetches;    /* stw_cuda_fetches for its node */
     uint32_t sms;
     bool host_on_device; /* kernels may use host arena addresses as they are */
     stw_device_info info;
-    stw_cpus cpus; /* that the threads are kept on; none: wherever they may run */
+    stw_cpus cpus;                       /* cores of the threads; none: any cores */
     cudaStream_t streams[STW_N_STREAMS]; /* NULL for host streams; the caller's as in config */
-    cudaStream_t side; /* copies that were handed in on a host stream, and small reads */
+    cudaStream_t side;                   /* copies issued on a host stream, and small reads */
     cudaEvent_t *events;
     atomic_uchar *event_state; /* STW_CUDA_EVENT_* */
     uint32_t n_events;         /* made so far */
-    cudaEvent_t *marks;        /* those that tell the time */
+    cudaEvent_t *marks;        /* timed events */
     uint32_t n_marks;          /* made so far */
     stw_cuda_pinned host;      /* the host arena */
-    unsigned char *from_gpu;   /* STW_BOUNCE_BYTES, on the way from the GPU to an NVMe arena */
+    unsigned char *from_gpu;   /* STW_BOUNCE_BYTES, buffer for GPU data on its way to an NVMe
+                                  arena */
     stw_cuda_scalars *scalars; /* in device memory */
     stw_cuda_staged *staged;   /* page-locked */
     stw_span *spans_on_gpu;    /* room for config.n_spans in device memory */
     stw_span *span_slots[STW_CUDA_SPANS_SLOTS]; /* page-locked; one unless spans are outside */
     cudaEvent_t spans_read[STW_CUDA_SPANS_SLOTS];
-    uint64_t n_queued;       /* queue_spans calls: whose turn it is among the slots */
-    cudaEvent_t join;        /* between a stream of the caller's and one of these */
+    uint64_t n_queued;       /* number of queue_spans calls, which selects the slot */
+    cudaEvent_t join;        /* joins a stream of the caller with one of these */
     atomic_bool has_factor;  /* norm_factor was called since the device was opened */
-    pthread_mutex_t mutex;   /* of host_bins, from_gpu, staged and what follows */
+    pthread_mutex_t mutex;   /* protects host_bins, from_gpu, staged and the members below */
     stw_norm_bins host_bins; /* squares that host streams added */
     cudaEvent_t bins_read[STW_CUDA_BINS_SLOTS];
-    uint64_t n_counted;  /* norm_counters calls: whose turn it is among the slots */
+    uint64_t n_counted;  /* number of norm_counters calls, which selects the slot */
     stw_cuda_link *link; /* NULL before the first link_seconds */
 };
 
 /* open.c */
 
-/** Check limits, then make everything. */
+/** Check limits, then open the device and allocate everything. */
 STW_MUST_USE stw_status stw_cuda_device_open(const stw_device_config *config, stw_device **out,
                                              stw_error *err);
 void stw_cuda_device_close(stw_device *device);
@@ -162,11 +165,11 @@ void stw_cuda_device_close(stw_device *device);
 
 /** Make the device current for the calling thread. */
 STW_MUST_USE stw_status stw_cuda_device_use(const stw_device *device, stw_error *err);
-/** Used bytes of the current GPU, others' included. */
+/** Give free and total bytes of the current GPU. */
 STW_MUST_USE stw_status stw_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes,
                                         stw_error *err);
-/** Wait for everything that was issued on h2d, compute and d2h, and make the device current. (The
- * comm stream may hold a collective, for which only stw_comm_wait waits.) */
+/** Wait for all work on h2d, compute and d2h, and make the device current. (The comm stream may
+ * have a collective, for which only stw_comm_wait waits.) */
 STW_MUST_USE stw_status stw_cuda_quiesce(stw_device *device, stw_error *err);
 
 /* ---- slots of the table ---- */
@@ -203,9 +206,9 @@ STW_MUST_USE stw_status stw_cuda_device_follow_native(stw_device *device, stw_st
 STW_MUST_USE stw_status stw_cuda_device_link_seconds(stw_device *device,
                                                      const stw_link_shape *shape, uint64_t bytes,
                                                      double *seconds, stw_error *err);
-/** GPU bytes that link_seconds took; NULL is fine. */
+/** Returns the GPU bytes that link_seconds allocated; NULL is fine. */
 uint64_t stw_cuda_link_gpu_bytes(const stw_cuda_link *link);
-uint64_t stw_cuda_link_host_bytes(const stw_cuda_link *link); /* of page-locked memory, the same */
+uint64_t stw_cuda_link_host_bytes(const stw_cuda_link *link); /* the same for page-locked bytes */
 void stw_cuda_link_free(stw_cuda_link *link);                 /* NULL is fine */
 
 #endif

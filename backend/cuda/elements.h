@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elements in GPU memory, for the .cu files alone. */
+/* Elements in GPU memory, only for the .cu files. */
 #ifndef STW_BACKEND_CUDA_ELEMENTS_H
 #define STW_BACKEND_CUDA_ELEMENTS_H
 
@@ -7,7 +7,7 @@
 
 namespace {
 
-/* Blocks of a launch; threads take several turns beyond `most`. */
+/* Returns the blocks of a launch, at most `most`; with more items, threads loop. */
 inline unsigned blocks_for(uint64_t items, unsigned per_block, uint64_t most) {
     uint64_t blocks = (items + per_block - 1) / per_block;
     return (unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks);
@@ -15,7 +15,7 @@ inline unsigned blocks_for(uint64_t items, unsigned per_block, uint64_t most) {
 
 inline bool aligned(const void *a, unsigned bytes) { return ((uintptr_t)a & (bytes - 1)) == 0; }
 
-/* The span of an element: the last that does not begin after it. */
+/* Returns the span of an element: the last one that does not begin after it. */
 __device__ uint32_t find_span(const stw_span *spans, uint32_t n_spans, uint64_t at) {
     uint32_t low = 0, high = n_spans;
     while (high - low > 1) {
@@ -28,9 +28,9 @@ __device__ uint32_t find_span(const stw_span *spans, uint32_t n_spans, uint64_t 
     return low;
 }
 
-/* Every byte is touched once per step, hence the streaming hints: nothing is worth a place in L2.
- * Four neighbours are the unit: 16 bytes of fp32 and 8 of bf16 per thread, so that whatever the
- * types, one instruction of a warp covers 512 or 256 bytes without a gap. */
+/* Every byte is used once per step, so the streaming hints keep it out of L2. A thread handles four
+ * neighbours: 16 bytes of fp32 or 8 of bf16. One instruction of a warp then covers 512 or 256
+ * contiguous bytes with any types. */
 
 template <stw_element type> struct element;
 template <> struct element<STW_ELEMENT_F32> {
@@ -55,7 +55,7 @@ template <> struct element<STW_ELEMENT_BF16> {
         x[2] = stw_float_from_bits(v.y << 16), x[3] = stw_float_from_bits(v.y & 0xFFFF0000u);
     }
     static __device__ uint2 pack(const float *x) {
-        /* The instruction rounds as `narrow` does, but for the bits of NaNs. */
+        /* The instruction rounds as `narrow`, except for the bits of NaNs. */
         uint32_t low, high;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(low) : "f"(x[1]), "f"(x[0]));
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(high) : "f"(x[3]), "f"(x[2]));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of the GPU's calibration. Each leaves what it could not measure as it was. */
+/* Parts of the GPU's calibration. Values that a part cannot measure stay unchanged. */
 #ifndef STW_BACKEND_CUDA_PROBE_H
 #define STW_BACKEND_CUDA_PROBE_H
 
@@ -8,21 +8,21 @@
 
 #define STW_CUDA_PROBE_MOST_GPUS 16
 
-/** Visible GPUs, counted in a process of its own so that this one has not used CUDA yet; -1 where
- * that fails. */
+/** Returns the number of visible GPUs, counted in a separate process so that this one stays without
+ * CUDA; -1 on failure. */
 int stw_cuda_probe_count(void);
 
-/** What one process per GPU sees: fills gpu.comm, nvlink and, as host.process_comm, the resident
- * bytes of a whole process with NCCL. Only before this process uses CUDA, with gpus > 1. A failure
- * is a warning. */
+/** Measure with one process per GPU: fills gpu.comm, nvlink and, as host.process_comm, the resident
+ * bytes of a whole process with NCCL. Call it before this process uses CUDA, with gpus > 1. A
+ * failure is a warning. */
 void stw_cuda_probe_comm(const stw_probe *probe, stw_cluster *out);
 
-/** Rates of the links: pcie.*, host.dma*, host.page_lock, host.bandwidth; and, through
- * stw_cuda_probe_work, those of the GPU's memory. */
+/** Measure the rates of the links: pcie.*, host.dma*, host.page_lock, host.bandwidth; and with
+ * stw_cuda_probe_work those of the GPU's memory. */
 STW_MUST_USE stw_status stw_cuda_probe_copies(const stw_probe *probe, stw_cluster *out,
                                               stw_error *err);
 
-/** NCCL's version as ncclGetVersion gives it (22809); 0 where it cannot be opened. */
+/** Returns NCCL's version as from ncclGetVersion (22809); 0 if it cannot be opened. */
 int stw_cuda_nccl_version(void);
 
 /* ---- one GPU's buffers and streams, shared by the parts ---- */
@@ -35,29 +35,29 @@ typedef struct stw_cuda_probe_gpu {
     bool host_on_device;     /* kernels may use page-locked addresses as they are */
     uint64_t largest;        /* bytes of the largest copy */
     uint64_t host_bytes;     /* page-locked, in each direction; a multiple of `largest` */
-    stw_cuda_pinned host;    /* what goes up, then what comes down */
+    stw_cuda_pinned host;    /* the part copied up, then the part copied down */
     unsigned char *memory;   /* SLOTS x largest up, then as much down */
     cudaStream_t streams[2]; /* up, down */
     cudaEvent_t start, stop; /* with time */
-    cudaEvent_t batch[2][2]; /* of a stream, in turn; a thread that waits for one sleeps */
+    cudaEvent_t batch[2][2]; /* per stream, alternating; a thread that waits for one sleeps */
 } stw_cuda_probe_gpu;
 
-/** What one GPU's kernels do: gpu.hbm, gpu.update, gpu.norm, gpu.norm_bf16 and pcie.direct.
- * What fails is a warning. */
+/** Measure the rates of one GPU's kernels: gpu.hbm, gpu.update, gpu.norm, gpu.norm_bf16 and
+ * pcie.direct. A failure is a warning. */
 void stw_cuda_probe_work(const stw_probe *probe, stw_cuda_probe_gpu *gpu, stw_cluster *out);
 
-/** host.cpu_adamw_ring: CPU updates of all ranks beside the copies that fill and empty their rings.
- * Does nothing where teams are not the ranks of the GPUs.
+/** host.cpu_adamw_ring: CPU updates of all ranks during the copies that fill and empty their rings.
+ * Does nothing if the teams are not the ranks of the GPUs.
  * @param gpus [n] */
 STW_MUST_USE stw_status stw_cuda_probe_ring(const stw_probe *probe, stw_cuda_probe_gpu *gpus,
                                             uint32_t n, stw_probe_teams *teams, stw_cluster *out,
                                             stw_error *err);
 
-/* ---- collectives that no transport of Stowage offers, in the processes of probe_comm.c ---- */
+/* ---- collectives that Stowage's transports lack, in the processes of probe_comm.c ---- */
 
 typedef struct stw_cuda_probe_peers {
     uint32_t rank, world;
-    /** Give `bytes` of rank 0 to every rank. Collective. */
+    /** Send `bytes` of rank 0 to every rank. Collective. */
     stw_status (*share)(void *share_state, void *data, uint32_t bytes, stw_error *err);
     void *share_state;
     unsigned char *memory; /* of the GPU */
@@ -67,8 +67,9 @@ typedef struct stw_cuda_probe_peers {
 
 #define STW_CUDA_PROBE_COLLECTIVES 18 /* samples that the next one gives, at most */
 
-/** Bytes of a communicator of its own, all-gather, reduce-scatter, all-reduce and a scatter by send
- * and receive, by size. A call that hangs is ended with its process. @return samples written */
+/** Measure the bytes of a separate communicator, and all-gather, reduce-scatter, all-reduce and a
+ * scatter by send and receive, by size. If a call hangs, its process is killed.
+ * @return number of samples written */
 uint32_t stw_cuda_probe_collectives(const stw_cuda_probe_peers *peers, stw_sample *out,
                                     stw_error *err);
 

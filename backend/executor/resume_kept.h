@@ -8,7 +8,7 @@
 
 typedef struct stw_resume_kept {
     stw_kept_list list;
-    const stw_kept *file; /* this rank's */
+    const stw_kept *file; /* this rank's file */
     stw_kept_step step;   /* the newest step that all ranks of its node have */
 } stw_resume_kept;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The innermost loops of the host kernels as a table, one per instruction set. The same C source
- * (loops_body.h, loops_adamw_body.h, loops_norm_body.h) is compiled once for each; all compute the
- * same IEEE operations per element, so the choice shows in time only. One thread per call; arrays
- * of a call do not overlap. Where a stw_element says how values are stored it is F32 or BF16. */
+ * (loops_body.h, loops_adamw_body.h, loops_norm_body.h) is compiled once for each. All compute the
+ * same IEEE operations per element, so that the choice affects only time. One thread per call;
+ * arrays of a call do not overlap. A stw_element is F32 or BF16. */
 #ifndef STW_BACKEND_HOST_LOOPS_H
 #define STW_BACKEND_HOST_LOOPS_H
 
@@ -10,21 +10,21 @@
 
 __extension__ typedef __int128 stw_i128;
 
-/** A sum of squares in units of 2^-298: bin b counts 2^(16 b). Bins may be negative, the whole is
- * not. Room for 2^40 gradients. */
+/** A sum of squares in units of 2^-298: bin b counts 2^(16 b). Bins may be negative, their sum is
+ * not. It has room for 2^40 gradients. */
 typedef struct stw_norm_wide {
     stw_i128 bin[STW_NORM_BINS];
     uint64_t not_finite, nans; /* as in stw_norm_bins */
 } stw_norm_wide;
 
-/** n elements of one parameter group on their way through an update. */
+/** n elements of one parameter group in an update. */
 typedef struct stw_adamw_arrays {
     stw_adamw adamw;
     stw_adamw_group group;
-    float factor; /* of the gradients, where adamw.clip */
+    float factor; /* factor of the gradients, if adamw.clip */
     void *params;
     const void *grads;
-    float *master; /* used where the types have one */
+    float *master; /* used if the types have one */
     void *exp_avg, *exp_avg_sq;
     uint64_t n;
 } stw_adamw_arrays;
@@ -44,8 +44,8 @@ typedef struct stw_host_loops {
     void (*to_bf16)(uint16_t *to, const float *from, uint64_t n);
 } stw_host_loops;
 
-/** Tables that this processor can run, best first: 0 is the one that kernels use. NULL past the
- * last. */
+/** Returns the i-th table that this processor can run, the best first: kernels use table 0. NULL
+ * past the last. */
 const stw_host_loops *stw_host_loops_get(unsigned i);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AdamW for one instruction set: part of loops_body.h. One copy of the loop for each combination of
- * types, so that no copy asks for them. With VECTOR_LANES there are vectors: their operations are
- * those of stw_adamw_element, one for one and in its order. */
+/* AdamW for one instruction set: part of loops_body.h. There is one copy of the loop for each
+ * combination of types, so that a loop does not test them. With VECTOR_LANES the loops use vectors,
+ * with the operations of stw_adamw_element one for one and in its order. */
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -17,8 +17,8 @@ ALWAYS_INLINE void store_element(void *to, stw_element type, uint64_t i, float v
         ((uint16_t *)to)[i] = stw_bf16_from_float(value);
 }
 
-/* With vectors only what is left over at the ends comes here: one function for all types will do.
- */
+/* With vectors only the elements at both ends come here, so one function for all types is
+ * enough. */
 #ifdef VECTOR_LANES
 #define ADAMW_SCALAR static __attribute__((noinline, noclone))
 #else
@@ -63,7 +63,7 @@ ALWAYS_INLINE void store_vector(void *to, stw_element type, uint64_t i, vector v
         vector_store_bf16((uint16_t *)to + i, value, stream);
 }
 
-/* Can vectors from element i on be stored past the caches? */
+/* True if vectors from element i on can be stored past the caches. */
 ALWAYS_INLINE bool streams(const void *to, stw_element type, uint64_t i) {
     return ((uintptr_t)to + i * stw_element_bytes(type)) %
                (VECTOR_LANES * stw_element_bytes(type)) ==
@@ -78,9 +78,9 @@ ALWAYS_INLINE void prefetch(const void *from, stw_element type, uint64_t i) {
     __builtin_prefetch((const char *)from + i * stw_element_bytes(type));
 }
 
-/* Whole vectors of [first, n); returns where they end. What is read and written is stored through
- * the caches, where its lines are anyway; storing past them is slower. Only parameters beside a
- * master, which nobody reads, are stored past the caches. */
+/* Update whole vectors of [first, n); returns their end. Arrays that are read and written are
+ * stored through the caches, which hold their lines anyway; storing past them is slower. Only
+ * parameters with a master, which are not read, are stored past the caches. */
 ALWAYS_INLINE uint64_t adamw_vectors(const stw_adamw_arrays *x, stw_element_types types,
                                      uint64_t first, bool stream) {
     const vector decay = vector_set(-x->group.lr_wd), step_size = vector_set(x->group.step_size);
@@ -116,7 +116,7 @@ ALWAYS_INLINE uint64_t adamw_vectors(const stw_adamw_arrays *x, stw_element_type
     return i;
 }
 
-/* From here on arrays are larger than caches keep until they are needed again. */
+/* From this size on, caches do not keep an array until its next use. */
 #define STREAM_MIN_ELEMENTS 65536u
 #define LINE_BYTES 64u
 

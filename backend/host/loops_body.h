@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Source of one table of loops.h: included by loops_*.c alone, which set the instruction set first
- * and define LOOPS (the table's name), LOOPS_TEXT, and what loops_adamw_body.h asks for. */
+/* Source of one table of loops.h: only loops_*.c include it. They first set the instruction set and
+ * define LOOPS (the table's name), LOOPS_TEXT, and the macros that loops_adamw_body.h needs. */
 #include <stdbool.h>
 
 #include "backend/host/loops.h"

@@ -14,24 +14,24 @@ typedef struct stw_threads stw_threads;
 /** Work on items [first, first + count) of an array; called from several threads at once. */
 typedef void (*stw_threads_fn)(void *arg, uint64_t first, uint64_t count);
 
-/** @param n threads that work together, the caller of stw_threads_for included; 0: one per core
+/** @param n threads that work together, including the caller of stw_threads_for; 0: one per core
  * that this process may use */
 STW_MUST_USE stw_status stw_threads_new(uint32_t n, stw_threads **out, stw_error *err);
 /** The same with worker i kept on cpus->cpu[i modulo n] (the caller of stw_threads_for stays where
  * it is). @param cpus NULL: as stw_threads_new */
 STW_MUST_USE stw_status stw_threads_new_on(uint32_t n, const stw_cpus *cpus, stw_threads **out,
                                            stw_error *err);
-/** Ends the threads; no work may be under way. NULL is fine. */
+/** End the threads; no work may be running. NULL is fine. */
 void stw_threads_free(stw_threads *threads);
 uint32_t stw_threads_count(const stw_threads *threads);
-/** Cut [0, n) into pieces of `grain` items (the last one shorter), run `fn` on all, return when
- * done. `threads` NULL: on the caller alone. Never fails. */
+/** Divide [0, n) into pieces of `grain` items (the last one shorter), run `fn` on all, return when
+ * done. `threads` NULL: only the caller works. Never fails. */
 void stw_threads_for(stw_threads *threads, uint64_t n, uint64_t grain, stw_threads_fn fn,
                      void *arg);
-/** Keep the calling thread, one that hands in work again and again, on the core that is left beside
- * the workers'. Nothing where they are kept nowhere. */
+/** Keep the calling thread, which submits work repeatedly, on the core that the workers leave free.
+ * Does nothing if the workers are not bound to cores. */
 void stw_threads_keep_caller(const stw_threads *threads);
-/** Cores that this process may use (affinity), at least 1. */
+/** Returns the cores that this process may use (affinity), at least 1. */
 uint32_t stw_threads_cores(void);
 
 #endif

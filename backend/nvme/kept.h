@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State on NVMe that runs left: finding its files, looking at them, verifying and removing them.
- * A run holds a lock (flock) on its file as long as it lives, however it ends; where the file
- * system has no locks, its process id decides. One thread at a time uses a stw_kept. */
+/* NVMe state that runs have left: find, inspect, verify and remove its files. A run holds a lock
+ * (flock) on its file until its process ends. On file systems without locks its process id decides.
+ * One thread at a time uses a stw_kept. */
 #ifndef STW_BACKEND_NVME_KEPT_H
 #define STW_BACKEND_NVME_KEPT_H
 
@@ -17,28 +17,27 @@ typedef struct stw_kept_step {
 
 typedef struct stw_kept {
     char path[4096];
-    int file;          /* -1: it could not be opened, `problem` says why */
-    bool live;         /* its run goes on */
-    bool is_copy;      /* of the file that the run made, or moved from it to
-                        * another file system */
+    int file;          /* -1: could not be opened; see `problem` */
+    bool live;         /* its run is still running */
+    bool is_copy;      /* a copy of the run's file, or moved to another file system */
     uint64_t bytes;    /* on the disk */
     int64_t changed_s; /* seconds since 1970 */
-    bool foreign; /* no header that this version knows: damage, another version's, or no state */
+    bool foreign; /* no header of this version: damaged, another version's, or not a state file */
     const char *problem;    /* why there is no header, NULL if there is one */
-    char version[96];       /* `problem` of a file of another version */
+    char version[96];       /* text of `problem` for a file of another version */
     stw_nvme_header header; /* zeros if there is none */
-    uint32_t n_steps;       /* 0: nothing was committed, or no record is whole */
-    uint32_t damaged;       /* records that are not whole, */
-    uint32_t strange; /* among them those that are whole, but of another header: run or rank */
+    uint32_t n_steps;       /* 0: nothing was committed, or no valid record */
+    uint32_t damaged;       /* records that are not valid */
+    uint32_t strange;       /* of these: undamaged, but of another header (run or rank) */
     stw_kept_step steps[STW_NVME_RECORDS]; /* newest first */
 } stw_kept;
 
-/** Open a file and read header and records; what is wrong with them is no error. IO where it cannot
- * be read, BAD_INPUT for what is no regular file. */
+/** Open a file and read header and records; damage in them is not an error. IO if it cannot be
+ * read, BAD_INPUT if it is not a regular file. */
 STW_MUST_USE stw_status stw_kept_open(const char *path, stw_kept **out, stw_error *err);
 void stw_kept_close(stw_kept *kept); /* NULL is fine */
 
-/** Cells and checksums of a commit. DISAGREE where they are damaged.
+/** Read cells and checksums of a commit. DISAGREE if they are damaged.
  * @param sums out, [cells->n], the caller frees it */
 STW_MUST_USE stw_status stw_kept_sums(const stw_kept *kept, const stw_kept_step *step,
                                       stw_nvme_cells *cells, uint64_t **sums, stw_error *err);
@@ -46,14 +45,14 @@ STW_MUST_USE stw_status stw_kept_sums(const stw_kept *kept, const stw_kept_step 
 typedef struct stw_kept_check {
     uint64_t bytes;   /* verified */
     uint64_t damaged; /* cells */
-    char first[192];  /* names the first of them, or says why nothing was read */
+    char first[192];  /* names the first damaged cell, or tells why nothing was read */
 } stw_kept_check;
-/** Read a commit's copy and compare all its checksums. Damage is in `out`, not an error; IO where
- * the disk cannot be read. */
+/** Read a commit's copy and compare all its checksums. Damage is reported in `out` and is not an
+ * error; IO if the disk cannot be read. */
 STW_MUST_USE stw_status stw_kept_verify(const stw_kept *kept, const stw_kept_step *step,
                                         stw_kept_check *out, stw_error *err);
-/** Remove the file. USAGE, naming the process, while its run goes on; BAD_INPUT for what could not
- * be opened. */
+/** Remove the file. USAGE, naming the process, if its run is still running; BAD_INPUT if the file
+ * could not be opened. */
 STW_MUST_USE stw_status stw_kept_remove(stw_kept *kept, stw_error *err);
 
 /** Files of NVMe state, ordered by run and rank. */
@@ -61,17 +60,17 @@ typedef struct stw_kept_list {
     uint32_t n;
     stw_kept **files;
 } stw_kept_list;
-/** Those in a folder; or the one, if `path` is a file. What has such a name and cannot be opened (a
- * folder, a FIFO, a link, another user's file) is among them, with its problem. */
+/** List the files in a folder, or the one file if `path` is a file. An entry with such a name that
+ * cannot be opened (a folder, a FIFO, a link, another user's file) is listed with its problem. */
 STW_MUST_USE stw_status stw_kept_scan(const char *path, stw_kept_list *out, stw_error *err);
-void stw_kept_list_free(stw_kept_list *list); /* what is in it; zeros are fine */
+void stw_kept_list_free(stw_kept_list *list); /* frees the members; zeros are fine */
 
-/** Why a file without steps has none; never NULL. */
+/** Returns why a file has no steps; never NULL. */
 const char *stw_kept_lacks(const stw_kept *kept);
 
-/** The newest step that every rank of the file's run on this node has committed, as an index into
- * steps of file i; -1 where there is none.
- * @param why out, NULL or a text that says what is missing; may be NULL */
+/** Returns the newest step that every rank of the file's run on this node has committed, as an
+ * index into the steps of file i; -1: none.
+ * @param why out, a text that names what is missing; may be NULL */
 int stw_kept_whole(const stw_kept_list *list, uint32_t i, char *why, size_t why_size);
 
 /** Log a warning, which -q does not hide, if runs that have ended left state in the folder. */

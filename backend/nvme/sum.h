@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checksums of NVMe state: XXH3, 64 bits, in the fastest way that the machine has. Any thread. */
+/* Checksums of NVMe state: XXH3, 64 bits, with the machine's fastest instructions. Any thread. */
 #ifndef STW_BACKEND_NVME_SUM_H
 #define STW_BACKEND_NVME_SUM_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NVTX 3 calls in a library that NVTX_INJECTION64_PATH names, as nvtx3/nvtxDetail/nvtxTypes.h
- * and nvtx3/nvToolsExt.h of CUDA 13.0 have it. Written down here, so that no CUDA toolkit is needed
- * to build; tests/cli/nvtx.sh holds it against the header. */
+/* The functions that NVTX 3 calls in the library of NVTX_INJECTION64_PATH, from
+ * nvtx3/nvtxDetail/nvtxTypes.h and nvtx3/nvToolsExt.h of CUDA 13.0. They are repeated here so that
+ * the build needs no CUDA toolkit; tests/cli/nvtx.sh compares them with the header. */
 #ifndef STW_NVTX_ABI_H
 #define STW_NVTX_ABI_H
 
@@ -36,7 +36,7 @@ typedef struct nvtx_attributes {
     int32_t payload_type, reserved;
     uint64_t payload;
     int32_t message_type;
-    const char *message; /* ASCII: a string; REGISTERED: what REGISTER_A returned */
+    const char *message; /* ASCII: a string; REGISTERED: the value that REGISTER_A returned */
 } nvtx_attributes;
 
 #endif

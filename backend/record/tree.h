@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The processes that descend from one, read from /proc, and which of them are ranks of a job. One
- * thread at a time. */
+/* The descendants of a process, read from /proc, and which of them are ranks of a job. One thread
+ * at a time. */
 #ifndef STW_RECORD_TREE_H
 #define STW_RECORD_TREE_H
 
@@ -12,15 +12,15 @@
 
 typedef struct stw_record_process {
     pid_t pid, parent;
-    unsigned long long start; /* when it began, in ticks: tells processes of one number apart */
-    bool seen;                /* in the last reading */
-    bool is_rank;             /* the process that is the rank, not one that it started */
+    unsigned long long start; /* start time in ticks: distinguishes processes with the same id */
+    bool seen;                /* found by the last read */
+    bool is_rank;             /* the rank's own process, not its child */
     int32_t rank;             /* by its environment; -1: none */
     int32_t local_rank;       /* -1: none */
     int32_t node;             /* by its environment; -1: none */
-    bool by_torchrun;         /* it has LOCAL_RANK and RANK */
-    char visible[256];        /* CUDA_VISIBLE_DEVICES; "*" where it is not set */
-    uint64_t resident;        /* bytes, by stw_record_tree_measure; 0: gone */
+    bool by_torchrun;         /* its environment has LOCAL_RANK and RANK */
+    char visible[256];        /* CUDA_VISIBLE_DEVICES; "*": not set */
+    uint64_t resident;        /* bytes, from stw_record_tree_measure; 0: the process has ended */
 } stw_record_process;
 
 typedef struct stw_record_tree {
@@ -29,10 +29,11 @@ typedef struct stw_record_tree {
     stw_record_process *items;
 } stw_record_tree;
 
-/** Read who descends from `root`, which is not one of them. Environments are read each time: a
- * process has that of its parent until it executes its program. One that had a rank keeps it. */
+/** Read the descendants of `root`, without `root`. Environments are read each time, because a
+ * process has its parent's until it executes its program. A process keeps a rank once it had
+ * one. */
 STW_MUST_USE stw_status stw_record_tree_read(stw_record_tree *tree, pid_t root, stw_error *err);
-/** Resident bytes of every process, and of all together. */
+/** Measure the resident bytes of every process; returns their sum. */
 uint64_t stw_record_tree_measure(stw_record_tree *tree);
 void stw_record_tree_free(stw_record_tree *tree);
 
