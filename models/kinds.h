@@ -13,7 +13,7 @@ typedef struct stw_kind {
     const char *base; /* name before a number was added */
     const char *name;
     const stw_block *block; /* the first of the kind */
-    uint64_t hash;          /* of base and shapes */
+    uint64_t hash;          /* hash of base and shapes */
 } stw_kind;
 
 /** A base name and the number that its next kind tries first. */
@@ -25,7 +25,7 @@ typedef struct stw_base {
 typedef struct stw_kinds {
     const stw_model *model;
     uint32_t n, n_bases;
-    size_t n_slots; /* of each table: a power of two, at least twice the number of blocks */
+    size_t n_slots; /* slots of each table: a power of two, at least twice the number of blocks */
     stw_kind *kinds;
     stw_base *bases;
     /* hash tables: index + 1 into kinds, kinds and bases; 0: empty */

@@ -143,32 +143,33 @@ typedef struct stw_evaluation {
 /** NULL is fine. */
 void stw_cost_free(stw_cost *cost);
 
-/** A choice with room for its acts, all zero; acts is NULL when memory is out. */
+/** Returns an all-zero choice with room for its acts; acts NULL: out of memory. */
 stw_choice stw_choice_new(const stw_cost *cost, stw_pool *pool);
 void stw_choice_copy(const stw_cost *cost, stw_choice *to, const stw_choice *from);
 bool stw_choice_is_same(const stw_cost *cost, const stw_choice *a, const stw_choice *b);
-/** Units that a choice gives to an update engine. */
+/** Returns the units that a choice gives to an update kind. */
 uint32_t stw_choice_update_units(const stw_cost *cost, const stw_choice *choice, stw_update update);
-/** Does the choice give every engine whose share is fixed as many units as the run says? */
+/** True if every update kind with a fixed share has its units. */
 bool stw_choice_keeps_shares(const stw_cost *cost, const stw_choice *choice);
-/** Which ring uses a choice fills: bit u. */
+/** Returns the uses of a choice (bit u of place_uses). */
 uint32_t stw_choice_uses(const stw_cost *cost, const stw_choice *choice);
-/** Bytes of one row. */
+/** Returns the bytes of one row. */
 uint64_t stw_cost_row_bytes(const stw_cost *cost, const stw_byte_row *row,
                             const stw_choice *choice);
-/** A lower bound of the objective: seconds of the best choice for each row alone, bytes aside. */
+/** Returns a lower bound of the objective: the seconds of the best choice for each row by itself,
+ * without the rows of bytes. */
 double stw_cost_least_seconds(const stw_cost *cost);
-/** Of these, what forward and backward compute without any recomputation. */
+/** Returns the part of these seconds for forward and backward without recomputation. */
 double stw_cost_compute_seconds(const stw_cost *cost);
-/** By how much some row is over its limit whatever is chosen, as a share of the GPU's memory; 0 or
- * less: not known. Where all units share one place, rows are taken together. */
+/** Returns a lower bound of the excess of some row with any choice, as a share of the GPU's memory;
+ * 0 or less: unknown. If all units share one place, the bound combines rows. */
 double stw_cost_least_over_share(const stw_cost *cost);
-/** The same of parameters, gradients, master and moments alone, known before any row.
- * @param in_every_layout out: all GPUs, or all GPUs, hosts and NVMe, hold less than one copy of
- * these: so it is however as many ranks are laid out */
+/** The same for parameters, gradients, master and moments only, before any row exists.
+ * @param in_every_layout out: true if all GPUs together (or all GPUs, hosts and NVMe) have less
+ * room than one copy of these, so that no layout of these ranks fits */
 double stw_cost_state_over_share(const stw_job *job, bool *in_every_layout);
 void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evaluation *out);
-/** Bytes of a row whatever is chosen; below 0 where something is taken off what choices add. */
+/** Returns the bytes of a row that do not depend on the choice; below 0 if less_bytes is larger. */
 static inline double stw_cost_row_constant(const stw_byte_row *row) {
     return (double)row->constant_bytes - (double)row->less_bytes;
 }

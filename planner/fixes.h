@@ -29,7 +29,7 @@ typedef struct stw_tried {
 } stw_tried;
 
 typedef struct stw_trial_row {
-    uint64_t hash; /* of the changes */
+    uint64_t hash; /* hash of the changes */
     stw_tried found;
 } stw_trial_row;
 
@@ -67,7 +67,7 @@ STW_MUST_USE stw_status stw_fix_keep_step(const stw_plan *plan, stw_change *chan
 STW_MUST_USE stw_status stw_fix_verify(stw_trials *trials, stw_fix *fix, const stw_fix_judge *judge,
                                        stw_trial *out, stw_error *err);
 
-/* ---- what was found (fix_order.c) ---- */
+/* ---- found fixes (fix_order.c) ---- */
 
 /** How much a fix changes a run, in ascending order. */
 typedef enum stw_reach {

@@ -13,7 +13,7 @@ typedef struct stw_solving {
     stw_plan *plan;
     const stw_planner_options *options;
     stw_cost *cost;
-    stw_bars bars;        /* of the present attempt */
+    stw_bars bars;        /* bars of the present attempt */
     uint64_t limit_bytes; /* limit of a GPU in this attempt */
     stw_risk_level level; /* level of this attempt */
     stw_choice choice;

@@ -85,7 +85,7 @@ typedef struct stw_milp_result {
     double objective, bound, gap; /* NaN: none */
     double seconds;
     uint32_t nodes;         /* nodes whose relaxations were solved */
-    uint32_t rows, columns; /* of the problem; filled by stw_ilp_solve_shape */
+    uint32_t rows, columns; /* size of the problem; filled by stw_ilp_solve_shape */
 } stw_milp_result;
 
 /** Write the problem in CPLEX LP format. IO, NO_MEMORY, or SOLVER if the solver failed. */

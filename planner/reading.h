@@ -24,7 +24,7 @@ stw_stream stw_stream_opposite(stw_stream stream);
 
 typedef struct stw_simple {
     const stw_job *job;
-    uint32_t kind; /* of rank */
+    uint32_t kind; /* kind of rank */
     stw_place place;
     stw_act act;
     stw_load load;

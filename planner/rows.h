@@ -75,7 +75,7 @@ stw_byte_row *stw_row_gpu(const stw_build *b, stw_phase phase, stw_instant at, c
 stw_byte_row *stw_row_gpu_of(const stw_build *b, uint32_t kind, stw_phase phase, stw_instant at,
                              const char *name);
 
-/* ---- what problem.c calls, in this order ---- */
+/* ---- called by problem.c, in this order ---- */
 
 /** Add rows of GPU bytes of load and step, then of forward and backward. */
 STW_MUST_USE stw_status stw_rows_add_gpu(const stw_build *b, stw_error *err);

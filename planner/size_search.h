@@ -14,18 +14,18 @@ typedef struct stw_size_search {
     stw_size_answer *answer;
     stw_cluster node;              /* a whole node */
     uint32_t at, n_counts;         /* the present count */
-    stw_cluster cluster;           /* of the present count */
+    stw_cluster cluster;           /* cluster of the present count */
     const char *more;              /* a setting for every point; NULL: none */
     const char *best;              /* layout with which it fits, as in stw_point_fit */
     const char *other_engine;      /* a setting; NULL: the run names its engine, or there is no
                                       other */
-    uint64_t seq_len, micro_batch; /* of the run */
+    uint64_t seq_len, micro_batch; /* the run's */
     const char *free_tokens;       /* settings that free the tokens of a step */
     bool searches;                 /* the run asks for a layout (parallel: auto) */
     bool refused;                  /* the last point was refused */
     bool strict;                   /* a fit counts only after complete planning */
     stw_status refusal;            /* refusal of the settings on every cluster; OK: none */
-    stw_error why;                 /* of `refusal` */
+    stw_error why;                 /* error of `refusal` */
 } stw_size_search;
 
 /** Make `at` the present count. */

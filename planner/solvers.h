@@ -21,10 +21,10 @@ typedef struct stw_ilp_options {
 #define STW_MAX_STAGES 4
 
 typedef struct stw_ilp_result {
-    stw_milp_outcome outcome; /* of stage 1 */
+    stw_milp_outcome outcome; /* outcome of stage 1 */
     bool by_descents;         /* the solver had no answer; the choice comes from descents */
-    uint32_t rows, columns;   /* of the problem of one ring option */
-    uint64_t nodes;           /* of all searches */
+    uint32_t rows, columns;   /* size of the problem with one ring option */
+    uint64_t nodes;           /* nodes of all searches */
     uint32_t n_stages;
     const char *stage_names[STW_MAX_STAGES];
     stw_milp_result stages[STW_MAX_STAGES];

@@ -97,10 +97,10 @@ STW_MUST_USE stw_status stw_comm_group_gather(stw_comm *comm, const stw_comm_gro
 
 /** The collectives and messages that this rank has issued since the communicator was opened. */
 typedef struct stw_comm_counts {
-    uint64_t collectives; /* of the world: sums, gathers, broadcasts, barriers */
-    uint64_t rounds;      /* of messages */
-    uint64_t sent, received;
-    uint64_t sent_bytes, received_bytes; /* of messages */
+    uint64_t collectives;    /* of all ranks: sums, gathers, broadcasts, barriers */
+    uint64_t rounds;         /* calls of stw_comm_messages */
+    uint64_t sent, received; /* messages */
+    uint64_t sent_bytes, received_bytes;
 } stw_comm_counts;
 stw_comm_counts stw_comm_counted(const stw_comm *comm);
 /** Wait for all issued work, at most the timeout of stw_comm_open; then the communicator is aborted

@@ -41,7 +41,7 @@ typedef struct stw_cuda_bucket {
     const stw_span *spans; /* GPU memory: the first span of the bucket */
     uint32_t n_spans;      /* number of its spans, which cover it; 0: no table, which is faster, and
                               nothing is in spans */
-    uint32_t param_group;  /* of all elements if n_spans is 0 */
+    uint32_t param_group;  /* group of all elements if n_spans is 0 */
     bool params_in_spans, grads_in_spans;
     bool direct; /* an operand is page-locked host memory: the launch is shaped for PCIe */
     void *params;

@@ -38,7 +38,7 @@ typedef struct stw_cuda_probe_gpu {
     stw_cuda_pinned host;    /* the part copied up, then the part copied down */
     unsigned char *memory;   /* SLOTS x largest up, then as much down */
     cudaStream_t streams[2]; /* up, down */
-    cudaEvent_t start, stop; /* with time */
+    cudaEvent_t start, stop; /* timed events */
     cudaEvent_t batch[2][2]; /* per stream, alternating; a thread that waits for one sleeps */
 } stw_cuda_probe_gpu;
 
@@ -60,7 +60,7 @@ typedef struct stw_cuda_probe_peers {
     /** Send `bytes` of rank 0 to every rank. Collective. */
     stw_status (*share)(void *share_state, void *data, uint32_t bytes, stw_error *err);
     void *share_state;
-    unsigned char *memory; /* of the GPU */
+    unsigned char *memory; /* GPU memory */
     uint64_t bytes;
     cudaStream_t stream;
 } stw_cuda_probe_peers;

@@ -75,7 +75,7 @@ struct stw_bound {
     uint32_t norm_event, updated_event, ended_event;
 
     stw_bound_rates rates[STW_MAX_PARAM_GROUPS];
-    stw_adamw adamw;         /* of the running step */
+    stw_adamw adamw;         /* scalars of the running step */
     bool bound_grads, moved; /* bound since the last step; moved since the table of spans was
                                 queued */
     bool has_norm, begun;    /* counters exist since the last step; any step was begun */

@@ -25,7 +25,7 @@ struct stw_rank_run;
 /** One gradient that replaces the seeded one, to test how a run handles it. */
 typedef struct stw_other_grad {
     uint64_t step;    /* 0: none */
-    uint64_t element; /* of the model */
+    uint64_t element; /* number in the model */
     float value;
 } stw_other_grad;
 
@@ -40,7 +40,7 @@ typedef struct stw_executor_options {
     const char *output, *trace; /* files that the caller writes from the result, which only rank 0
                                    has; the executor only compares them between ranks. NULL: none */
     bool nvme_in_memory;        /* the folder may be tmpfs */
-    double timeout_s;           /* of a collective; 0: 120 */
+    double timeout_s;           /* limit of a collective; 0: 120 */
     bool no_digest;
     bool compare_weights; /* read the parts of other ranks, too, to compare them; only for load
                              method sharded_read */

@@ -109,7 +109,7 @@ typedef struct stw_rank_run {
     bool failed; /* a movement or the code around it failed */
 } stw_rank_run;
 
-/* ops.c: what operations do */
+/* ops.c: issues operations */
 STW_MUST_USE stw_status stw_exec_issue(stw_rank_run *run, uint32_t op, stw_error *err);
 STW_MUST_USE stw_status stw_exec_settle(stw_rank_run *run, uint32_t op, stw_error *err);
 /** Give the rates of a parameter group: the plan's, unless run->lr replaces them. */
@@ -284,7 +284,7 @@ STW_MUST_USE stw_status stw_exec_digest(stw_rank_run *run, stw_error *err);
 bool stw_exec_has_digest(const stw_rank_run *run, int digest);
 STW_MUST_USE stw_status stw_exec_verify(stw_rank_run *run, stw_error *err);
 
-/* result.c: what was measured */
+/* result.c: collects measurements */
 void stw_exec_count(stw_rank_run *run, const stw_op *op);
 STW_MUST_USE stw_status stw_exec_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err);
 /** Replace each of n values by the slowest rank's. Collective. */

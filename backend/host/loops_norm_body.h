@@ -2,13 +2,13 @@
 /* The exact sum of squares for one instruction set: part of loops_body.h.
  *
  * A square of a float is exact in double. A block of squares below 2^top is summed level by level:
- * level k keeps what is a multiple of its unit, 2^(top - 44 (k + 1)), and hands the remainder on.
- * (x + 1.5 * 2^52 unit) - 1.5 * 2^52 unit is x rounded to a multiple of the unit, with nothing lost
- * but the remainder, which a double holds exactly (Demmel, Nguyen: Fast Reproducible Floating-Point
- * Summation, 2013, section on extraction). The sum of a level is a multiple of its unit below
- * 2^53 units, hence exact in double too. How many levels it takes until no remainder is left
- * follows from the least exponent of the block. Blocks that take more, or hold infinities or NaNs,
- * are summed number by number. */
+ * level k keeps the multiple of its unit, 2^(top - 44 (k + 1)), and passes the remainder on. (x +
+ * 1.5 * 2^52 unit) - 1.5 * 2^52 unit is x rounded to a multiple of the unit, with nothing lost but
+ * the remainder, which a double holds exactly (Demmel, Nguyen: Fast Reproducible Floating-Point
+ * Summation, 2013, section on extraction). The sum of a level is a multiple of its unit below 2^53
+ * units, hence exact in double too. How many levels it takes until no remainder is left follows
+ * from the least exponent of the block. Blocks that take more, or hold infinities or NaNs, are
+ * summed number by number. */
 
 #define NORM_LANES 8u
 #define NORM_BLOCK 4096u   /* gradients */
@@ -20,8 +20,8 @@ typedef float norm_float __attribute__((vector_size(4 * NORM_LANES)));
 typedef uint32_t norm_u32 __attribute__((vector_size(4 * NORM_LANES)));
 typedef uint16_t norm_u16 __attribute__((vector_size(2 * NORM_LANES)));
 
-/* NORM_LANES values in *out: floats have no place in a call where their instruction set is not that
- * of the whole file. */
+/* Load NORM_LANES values into *out. A vector cannot be passed by value if its instruction set is
+ * not the whole file's. */
 ALWAYS_INLINE void norm_load(const void *from, stw_element type, uint64_t i, norm_double *out) {
     norm_float values;
     if (type == STW_ELEMENT_F32) {
@@ -35,7 +35,7 @@ ALWAYS_INLINE void norm_load(const void *from, stw_element type, uint64_t i, nor
     *out = __builtin_convertvector(values, norm_double);
 }
 
-/* 2^exponent as a double; normal ones alone. */
+/* Returns 2^exponent as a double; normal numbers only. */
 static inline double power_of_two(int exponent) {
     uint64_t bits = (uint64_t)(exponent + 1023) << 52;
     double out;
@@ -69,7 +69,7 @@ static void norm_one_by_one(const void *from, stw_element type, uint64_t n, stw_
     }
 }
 
-/* n is a multiple of NORM_LANES, at most NORM_BLOCK; `levels` is a constant. */
+/* Sum n squares; n is a multiple of NORM_LANES, at most NORM_BLOCK; `levels` is a constant. */
 ALWAYS_INLINE void norm_levels(const void *from, stw_element type, uint64_t n, int top, int levels,
                                stw_norm_wide *sum) {
     norm_double sums[NORM_MAX_LEVELS] = {{0.0}};
@@ -92,7 +92,7 @@ ALWAYS_INLINE void norm_levels(const void *from, stw_element type, uint64_t n, i
         int64_t count = 0; /* of units */
         for (unsigned lane = 0; lane < NORM_LANES; lane++)
             count += (int64_t)(sums[k][lane] * scale);
-        /* In units of 2^-298; what lies below that is zeros, since every square is a multiple. */
+        /* In units of 2^-298; lower bits are zero, since every square is a multiple. */
         int at = unit + 298;
         if (at < 0) {
             count = at > -63 ? count / ((int64_t)1 << -at) : 0;

@@ -32,18 +32,18 @@
 #define STW_NVME_VERSION 4u
 #define STW_NVME_RECORDS 2u
 #define STW_NVME_MOST_PARTS 64u
-#define STW_NVME_SECTOR_BYTES 512u /* what a disk writes whole or not at all */
+#define STW_NVME_SECTOR_BYTES 512u /* a disk writes a sector completely or not at all */
 
 /** A named range of the arena, for messages. */
 typedef struct stw_nvme_part {
-    char name[24]; /* of the component, "exp_avg" */
+    char name[24]; /* a component, "exp_avg" */
     uint64_t first, bytes;
 } stw_nvme_part;
 
 typedef struct stw_nvme_header {
     char magic[8];
     uint32_t version, n_parts;
-    uint64_t bytes; /* of one copy */
+    uint64_t bytes; /* size of one copy */
     uint64_t n_cuts, n_cells, cuts_hash;
     uint64_t run; /* the same for all ranks of a run, and for no other run */
     uint32_t rank, world, local_rank, local_world;

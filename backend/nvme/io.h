@@ -19,7 +19,7 @@
  * checksums are computed when nothing else is in flight. */
 #define STW_NVME_READ_BYTES (256ull << 10)
 #define STW_NVME_LAST_READ_BYTES STW_NVME_CELL_BYTES
-#define STW_NVME_LAST_BYTES (1ull << 20) /* of a transfer: where those begin */
+#define STW_NVME_LAST_BYTES (1ull << 20) /* end of a transfer that has such pieces */
 /* Direct I/O requires offsets, addresses and sizes to be multiples of this. */
 #define STW_NVME_BLOCK_BYTES 4096u
 

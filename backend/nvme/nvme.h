@@ -46,7 +46,7 @@ typedef struct stw_nvme_shape {
 
 typedef struct stw_nvme_options {
     const char *folder; /* NULL: $TMPDIR, else /tmp */
-    uint64_t bytes;     /* of one copy: what offsets reach */
+    uint64_t bytes;     /* size of one copy; offsets are below it */
     uint32_t copies;    /* 1 or 2 */
     uint32_t rank;      /* used in the file's name */
     stw_nvme_shape shape;

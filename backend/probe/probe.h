@@ -145,7 +145,7 @@ typedef struct stw_probe_teams {
     uint32_t n;
     uint32_t ranks;             /* number of ranks if teams are ranks; 0: teams are NUMA nodes of
                                    one process */
-    uint64_t params;            /* of each team */
+    uint64_t params;            /* parameters per team */
     uint64_t bucket;            /* parameters of a ring's slot; 0: no ring is measured */
     const stw_probe_ring *ring; /* NULL: the slots are params and grads in the team's memory */
     stw_probe_team team[STW_PROBE_MOST_TEAMS];

@@ -15,7 +15,7 @@ typedef struct stw_record_options {
 
 typedef struct stw_record_summary {
     bool started;   /* the command was started; else the members below are unknown */
-    int exit_code;  /* of the command, or 128 + the number of the signal that ended it */
+    int exit_code;  /* the command's, or 128 + the number of the signal that ended it */
     double seconds; /* run time */
     uint32_t ranks, gpus;
 } stw_record_summary;

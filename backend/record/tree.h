@@ -15,9 +15,9 @@ typedef struct stw_record_process {
     unsigned long long start; /* start time in ticks: distinguishes processes with the same id */
     bool seen;                /* found by the last read */
     bool is_rank;             /* the rank's own process, not its child */
-    int32_t rank;             /* by its environment; -1: none */
+    int32_t rank;             /* from its environment; -1: none */
     int32_t local_rank;       /* -1: none */
-    int32_t node;             /* by its environment; -1: none */
+    int32_t node;             /* from its environment; -1: none */
     bool by_torchrun;         /* its environment has LOCAL_RANK and RANK */
     char visible[256];        /* CUDA_VISIBLE_DEVICES; "*": not set */
     uint64_t resident;        /* bytes, from stw_record_tree_measure; 0: the process has ended */

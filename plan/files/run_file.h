@@ -110,7 +110,7 @@ typedef struct stw_run_result {
     const char *plan_terms;       /* the lines that identify that plan; "": unknown */
     const char *build;            /* identity of the build that executed it (core/build.h); "" */
     const char *date;             /* date of a recording, ISO; "": unknown */
-    uint32_t exit_code; /* of the recorded command; also 0 if there is none or it is unknown */
+    uint32_t exit_code; /* the recorded command's; also 0 if there is none or it is unknown */
     uint32_t world, steps;
     uint64_t seed;
     bool not_run[STW_N_PHASES]; /* movements of the plan that were not executed */
@@ -139,7 +139,7 @@ typedef struct stw_run_result {
                           NaN */
     double gpu_growth_bytes, host_growth_bytes; /* over the steps after the first tenth; NaN:
                                                    unknown */
-    double params_per_s, up_bps, down_bps;      /* of the optimizer step, per rank */
+    double params_per_s, up_bps, down_bps;      /* rates of the optimizer step, per rank */
     uint64_t checked, mismatched;               /* elements verified */
     uint64_t elements;                          /* elements of the state of all ranks; 0: unknown */
     uint64_t digest[STW_N_DIGESTS];             /* params, exp_avg, exp_avg_sq, master (0: none) */

@@ -57,7 +57,7 @@ typedef struct stw_risk {
 uint32_t stw_plan_risks(const stw_plan *plan, uint32_t home, stw_risk *out);
 /** True if an allocator has no room for a tensor although all bytes fit; see plan->replayed. */
 bool stw_plan_is_torn(const stw_plan *plan);
-/** True if the peaks are those of the state alone. */
+/** True if the peaks include only the state. */
 bool stw_plan_is_partial(const stw_plan *plan);
 
 /** True if a replay with expandable segments shows no risk on the plan's GPUs. */

@@ -18,7 +18,7 @@
 
 /** A kind of rank: ranks with the same shard sizes and the same part in loading. */
 typedef struct stw_rank_kind {
-    char name[24]; /* "rank0", "leader", "rank", with a suffix where shards differ */
+    char name[24]; /* "rank0", "leader", "rank", with a suffix if shards differ */
     uint32_t n_ranks;
     uint32_t *ranks;        /* ascending */
     bool first, leader;     /* global rank 0; first rank of its node (rank 0 is both) */

@@ -48,7 +48,7 @@ typedef struct stw_recording {
     size_t n_ooms, ooms_capacity;
     stw_run_oom *ooms;
     bool may_be_empty;  /* recorded by this program: valid without bytes */
-    uint32_t exit_code; /* of the recorded command */
+    uint32_t exit_code; /* the recorded command's */
 } stw_recording;
 
 STW_MUST_USE stw_status stw_recording_new(const char *file, stw_recording **out, stw_error *err);

@@ -31,7 +31,7 @@ typedef struct stw_builder {
         *shard_grads; /* [model.n_blocks] gradients made on first use, live from backward to step */
     uint32_t shard_tensors; /* first tensor of: shard_grads by block, two more, and the model's
                                (tensors.h) */
-    uint32_t step_tensors;  /* first tensor of those that live only during a step */
+    uint32_t step_tensors;  /* first of the tensors that live only during a step */
     uint8_t tensors_unless; /* micro batches, see stw_tensors_unless */
     struct stw_park *park;  /* state on the host between updates (engines/park.h); NULL: none */
     struct {

@@ -98,7 +98,7 @@ typedef enum stw_op_ranks {
  * other streams (earlier in the list) that must have finished. */
 typedef struct stw_op {
     stw_op_kind kind;
-    stw_component component; /* whose bytes */
+    stw_component component; /* the component of the bytes */
     stw_update update;       /* of an update: its kind */
     stw_tier from, to;       /* equal if nothing moves */
     stw_stream stream;
@@ -106,7 +106,7 @@ typedef struct stw_op {
     const char *from_what; /* of an alloc on the host: its reason; NULL: its component */
     stw_op_ranks ranks;    /* ranks of the node that issue it together */
     stw_rank_group group;  /* of a collective: the ranks that take part */
-    uint32_t peer;         /* of a send: the rank that has the bytes */
+    uint32_t peer;         /* of a send: the sending rank */
     uint32_t unit;         /* see the table; STW_OP_NONE: the whole */
     uint32_t once_in;      /* of a movement that an iteration executes several times: issued in
                               one of `once_in` passes; 0: in every pass */

@@ -18,11 +18,11 @@ typedef enum stw_work_kind {
 typedef struct stw_work_item {
     stw_work_kind kind;
     bool fp8;          /* of a product: its factors are fp8 */
-    bool backward;     /* of attention */
-    stw_kernel kernel; /* of attention */
+    bool backward;     /* of attention: its pass */
+    stw_kernel kernel; /* of attention: its kernel */
     double times;      /* number of such items */
     double launches;   /* kernels of all of them together; grouped products are one kernel */
-    double m, n, k;    /* of a product */
+    double m, n, k;    /* of a product: its dimensions */
     double flops;      /* flops of one item */
     double head, seq;  /* of attention: width of a head; length of a sequence */
     double moved;      /* least bytes of one item */

@@ -17,7 +17,7 @@
 #include "core/tree.h"
 #include "plan/spec/samples.h"
 
-/* Keys whose absence from a cluster file is noted (cluster_assumed.c). */
+/* Number of keys whose absence from a cluster file is noted (cluster_assumed.c). */
 #define STW_N_ASSUMABLE 14
 
 /** Parameters per second of a framework's optimizer on the CPUs, whole node, fp32; 0: unknown. */
@@ -88,23 +88,23 @@ typedef struct stw_cluster {
         double dma_up_bps, dma_down_bps; /* dma_bps in one direction only; 0: dma_bps */
         double page_lock_bps;            /* map, touch and page-lock; 0: unknown */
         double file_read_bps;      /* page-cached files, all ranks; 0: half of the bandwidth */
-        double file_read_rank_bps; /* the same, one rank alone; 0: unknown */
+        double file_read_rank_bps; /* the same, one rank by itself; 0: unknown */
         uint64_t cache_bytes;      /* L2 and L3 caches of the node together; 0: unknown */
         uint32_t cores;            /* per node */
         double call_s;             /* a framework's CPU time to issue one small operation */
     } host;
     struct {
-        double h2d_bps, d2h_bps; /* one direction alone, per GPU */
+        double h2d_bps, d2h_bps; /* one direction by itself, per GPU */
         double both_bps;         /* each direction while both run, per GPU */
         double direct_bps;       /* each direction, kernels that work in host memory; 0: unknown */
         double pageable_bps;     /* host to device, pageable memory; 0: the rate of one copying
                                     thread */
         double latency_s;        /* start-up cost of one copy */
     } pcie;
-    double nvlink_bps; /* per GPU, inside a node (collectives); 0 where a node has one GPU */
+    double nvlink_bps; /* per GPU, inside a node (collectives); 0 with one GPU per node */
     struct {
         uint64_t capacity_bytes;    /* per node; 0: none */
-        double read_bps, write_bps; /* alone, per node */
+        double read_bps, write_bps; /* one direction by itself, per node */
         double both_bps;            /* read plus written, at once; 0: they take turns */
     } nvme;
     struct {
@@ -120,7 +120,7 @@ typedef struct stw_cluster {
     stw_learned learned[STW_N_LEARNABLE];
     struct {
         bool measured;      /* rates come from a calibration on this GPU model */
-        char date[32];      /* ISO, "" where not measured */
+        char date[32];      /* ISO; "": not measured */
         char versions[128]; /* driver, CUDA, NCCL as text */
     } calibration;
 } stw_cluster;
@@ -145,7 +145,7 @@ STW_MUST_USE stw_status stw_cluster_set(stw_cluster *cluster, const char *key, c
 /** Make the part of a node with `gpus` GPUs: memory, cores, bandwidths and disks in proportion. The
  * copy rates are at least the rate of one link, but at most half of the node's rate. */
 void stw_cluster_part(const stw_cluster *node, uint32_t gpus, stw_cluster *out);
-/** Does this dotted key belong to a cluster spec? */
+/** True if this dotted key belongs to a cluster spec. */
 bool stw_cluster_has_key(const char *key);
 /** Check that the GPU's memory is given, and refuse contradictions such as a limit above the
  * memory. BAD_INPUT names the keys. */

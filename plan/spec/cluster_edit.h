@@ -25,7 +25,7 @@ void stw_cluster_file_close(stw_cluster_file *file);
 /** Write the values in which `wanted` differs from the file; a new file gets all of them. Writes
  * nothing if nothing differs. BAD_INPUT if the new text would not read back as `wanted`; the file
  * then stays.
- * @param changed out, did the file change? */
+ * @param changed out, true if the file changed */
 STW_MUST_USE stw_status stw_cluster_file_update(stw_cluster_file *file, const stw_cluster *wanted,
                                                 bool *changed, stw_error *err);
 

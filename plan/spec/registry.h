@@ -16,8 +16,8 @@ typedef struct stw_spec_section {
     const char *name;         /* "x": the section's keys are "x.something" */
     const stw_spec_row *rows; /* offsets are in the settings */
     size_t n_rows;
-    size_t size; /* of the settings, at most STW_SECTION_BYTES */
-    /** Ranges and contradictions of the settings, whatever the engine; may be NULL. */
+    size_t size; /* bytes of the settings, at most STW_SECTION_BYTES */
+    /** Check ranges and contradictions of the settings, with any engine; may be NULL. */
     stw_status (*check)(const stw_run_spec *run, const char *origin, stw_error *err);
 } stw_spec_section;
 

@@ -123,7 +123,7 @@ typedef struct stw_role {
     uint32_t nodes;     /* STW_AUTO: the nodes of the role `with`, else an equal share */
     const char *with;   /* name of the role whose nodes it shares; "none": own nodes */
     const char *engine; /* a name such as "vllm"; NULL: the default of its kind */
-    stw_dtype dtype;    /* of the weights */
+    stw_dtype dtype;    /* dtype of the weights */
     uint32_t params;    /* stw_tier of the weights of an untrained model; STW_AUTO: host */
     stw_parallel parallel;
     double gpu_memory_utilization;
@@ -225,7 +225,7 @@ typedef struct stw_run_spec {
         bool model, optimizer;
         uint64_t every;        /* iterations; 0: never */
         uint32_t format;       /* stw_checkpoint_format */
-        bool async;            /* files are written beside the next iterations */
+        bool async;            /* files are written during the next iterations */
         uint64_t keep;         /* complete checkpoints on disk; 0: all */
         uint64_t copies_bytes; /* host bytes of a rank for copies, in addition to two buckets; or
                                   STW_AUTO_BYTES */

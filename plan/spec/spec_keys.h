@@ -35,7 +35,7 @@ typedef enum stw_spec_kind {
     STW_SPEC_ITEMS    /* a list of maps with the keys of `items->table` */
 } stw_spec_kind;
 
-/** A word that stands for a value, alone or beside numbers ("auto", "none"). */
+/** A word that stands for a value ("auto", "none"); other values may be numbers. */
 typedef struct stw_spec_word {
     const char *word;    /* NULL ends the list */
     uint64_t value;      /* converted if the member is a double */
@@ -154,7 +154,7 @@ STW_MUST_USE stw_status stw_spec_read(const stw_spec *spec, const stw_tree *tree
  * maps are written as in YAML. @param origin for errors, such as "--set" */
 STW_MUST_USE stw_status stw_spec_set(const stw_spec *spec, const char *key, const char *value,
                                      const char *origin, stw_error *err);
-/** Is this dotted key a row or a map of the table, or a key of a list item? */
+/** True if this dotted key is a row or a map of the table, or a key of a list item. */
 bool stw_spec_has_key(const stw_spec_table *table, const char *key);
 /** Find the keys that a wrong dotted key may mean. The order is: the same name in another map,
  * names in other programs, longer and shorter names. If there are none, the key with the most
@@ -165,7 +165,8 @@ size_t stw_spec_near(const stw_spec_table *const *tables, size_t n_tables, const
 /** The same without keys that are only spelt alike. */
 size_t stw_spec_meant(const stw_spec_table *const *tables, size_t n_tables, const char *key,
                       const char **out, size_t most);
-/** "; did you mean "a" or "b"?", or "" without keys. 320 bytes always suffice for four of them. */
+/** Write "; did you mean "a" or "b"?", or "" without keys. 320 bytes always suffice for four of
+ * them. */
 void stw_spec_hint(const char *prefix, const char *const *keys, size_t n, char *out,
                    size_t out_size);
 #define STW_SPEC_MOST_NEAR 4
@@ -194,7 +195,8 @@ const stw_spec_table *stw_cluster_table(void); /* stw_cluster */
 
 /* Shared by the parts of this module. */
 const stw_spec_row *stw_spec_find(const stw_spec_table *table, const char *key, size_t length);
-/** Is `key` the name of a map, so that rows "key.something" exist? The empty key is the root. */
+/** True if `key` is the name of a map, so that rows "key.something" exist. The empty key is the
+ * root. */
 bool stw_spec_is_map(const stw_spec_table *table, const char *key, size_t length);
 /** The value of a word row, a bool or a count, widened. */
 uint64_t stw_spec_get_u64(const stw_spec_row *row, const void *base);
