@@ -36,9 +36,10 @@ typedef struct stw_kinds {
 
 /** Tables for the blocks of `model` (n_blocks and tensors are set). False if out of memory. */
 STW_MUST_USE bool stw_kinds_init(stw_kinds *kinds, const stw_model *model);
-/** Find the kind of a block or make one. @param index out @param name out: the name of a new kind,
- * "layer", "layer_2" and so on, skipping names in use; NULL if the kind is known. False if out of
- * memory. */
+/** Find the kind of a block or make one.
+ * @param index out
+ * @param name out: the name of a new kind, "layer", "layer_2" and so on, skipping names in use;
+ * NULL if the kind is known. False if out of memory. */
 STW_MUST_USE bool stw_kinds_join(stw_kinds *kinds, const stw_block *block, const char *base,
                                  uint32_t *index, const char **name);
 

@@ -76,8 +76,8 @@ void stw_candidates_exclude(stw_candidates *all, uint32_t index);
  * and kept blocks, and the results of descents from the fastest ones. (search.c) */
 STW_MUST_USE stw_status stw_candidates_search(stw_candidates *all, const stw_choice *first,
                                               stw_error *err);
-/** The same in short: the known choice, one program and one descent. @param most_s limit on the
- * rows' seconds; 0: any */
+/** The same in short: the known choice, one program and one descent.
+ * @param most_s limit on the rows' seconds; 0: any */
 STW_MUST_USE stw_status stw_candidates_search_briefly(stw_candidates *all, const stw_choice *known,
                                                       double most_s, stw_error *err);
 /** Add choices with other numbers of offloaded and kept blocks. (search.c) */

@@ -200,7 +200,8 @@ STW_MUST_USE stw_status stw_cost_decide(const stw_cost *cost, const stw_choice *
 
 /** Compare the rows with the walk of the programs derived from the choice. BUG if a row is below
  * the walk.
- * @param peaks [n_kinds] @param node_peaks [n_node_kinds], as in stw_plan */
+ * @param peaks [n_kinds]
+ * @param node_peaks [n_node_kinds], as in stw_plan */
 STW_MUST_USE stw_status stw_cost_check_walk(const stw_cost *cost, const stw_choice *choice,
                                             const stw_peaks *peaks, const stw_peaks *node_peaks,
                                             stw_error *err);

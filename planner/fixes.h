@@ -159,7 +159,8 @@ typedef struct stw_mix {
 } stw_mix;
 
 #define STW_MAX_MIX_CHANGES 96
-/** List the changes of a mix, every key once. @param out room for STW_MAX_MIX_CHANGES
+/** List the changes of a mix, every key once.
+ * @param out room for STW_MAX_MIX_CHANGES
  * @return number of changes */
 uint32_t stw_mix_changes(const stw_plan *plan, const stw_mix *mix, stw_change *out);
 /** Move the last knob of a mix to a further step. @return false: there is none */

@@ -90,8 +90,9 @@ typedef struct stw_milp_result {
 
 /** Write the problem in CPLEX LP format. IO, NO_MEMORY, or SOLVER if the solver failed. */
 STW_MUST_USE stw_status stw_milp_write_lp(const stw_milp *milp, const char *path, stw_error *err);
-/** Solve. @param values out, [n_columns], unchanged without a solution; integer columns are whole,
- * unless `relaxed`
+/** Solve.
+ * @param values out, [n_columns], unchanged without a solution; integer columns are whole, unless
+ * `relaxed`
  * @return SOLVER if the solver failed, NO_MEMORY if it ran out of memory; an infeasible problem is
  * a result, not a failure */
 STW_MUST_USE stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options,

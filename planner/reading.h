@@ -34,8 +34,8 @@ typedef struct stw_simple {
     uint32_t phases; /* phases with operations, a bit for each stw_phase; 0: all */
 } stw_simple;
 
-/** Build layout and program of such a decision. @param layout,program free with stw_layout_free and
- * stw_program_free; program may be NULL */
+/** Build layout and program of such a decision.
+ * @param layout,program free with stw_layout_free and stw_program_free; program may be NULL */
 STW_MUST_USE stw_status stw_simple_build(const stw_simple *simple, stw_layout **layout,
                                          stw_program **program, stw_error *err);
 
@@ -58,8 +58,8 @@ typedef struct stw_decided {
     uint64_t work;                /* operations built and simulated */
 } stw_decided;
 
-/** Walk the program of a kind of rank, and simulate some of its phases. @param phases to simulate,
- * a bit for each stw_phase; 0: none */
+/** Walk the program of a kind of rank, and simulate some of its phases.
+ * @param phases to simulate, a bit for each stw_phase; 0: none */
 STW_MUST_USE stw_status stw_read_decided(const stw_job *job, const stw_decisions *decisions,
                                          uint32_t kind, uint32_t phases,
                                          stw_planner_simulate simulate, stw_decided *out,

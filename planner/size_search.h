@@ -33,7 +33,8 @@ void stw_size_go(stw_size_search *s, uint32_t at);
 /** Returns the number of the count with `nodes` whole nodes. */
 uint32_t stw_size_of_nodes(const stw_size_search *s, uint32_t nodes);
 /** List the settings of a point: s->more, then the layout's, then those of `extra` (NULL: none).
- * @param out [STW_SIZE_MOST_SETTINGS] @return false: no memory, or too many */
+ * @param out [STW_SIZE_MOST_SETTINGS]
+ * @return false: no memory, or too many */
 bool stw_size_settings(const stw_size_search *s, const char *layout, const char *extra,
                        const char **out, size_t *n);
 stw_status stw_size_no_memory(stw_error *err);

@@ -71,7 +71,8 @@ bool stw_move_blocks(const stw_cost *cost, const stw_bars *bars, const stw_unit_
 void stw_choice_descend(const stw_cost *cost, const stw_bars *bars, uint32_t most,
                         stw_choice *choice, stw_evaluation *evaluation);
 /** Round fractions to whole units and blocks, so that shares and groups keep their sums.
- * @param units [n_places] @param blocks [n_acts] */
+ * @param units [n_places]
+ * @param blocks [n_acts] */
 void stw_choice_round(const stw_cost *cost, const double *units, const double *blocks,
                       stw_choice *choice);
 

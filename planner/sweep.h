@@ -8,7 +8,8 @@
 
 /** Add "KEY=FIRST:LAST" (doubled), "KEY=FIRST:LAST:+STEP" or "KEY=A,B,C" to the axes. Bounds of a
  * range are whole numbers with the same suffix ("4k:128k"). USAGE: another form, an unknown key, or
- * a key that varies already. @param option "--vary", for errors */
+ * a key that varies already.
+ * @param option "--vary", for errors */
 STW_MUST_USE stw_status stw_sweep_add_axis(stw_sweep *sweep, const char *text, const char *option,
                                            stw_error *err);
 

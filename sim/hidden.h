@@ -9,9 +9,10 @@
  * forward. Let W be the seconds of these kernels, W(b) the seconds of those up to the last bucket
  * of block b, done(b) the end of that bucket's update, and start(b) the start of the block in a
  * forward without a step. The step adds
- *     W + max(0, max over b of done(b) - W(b) - start(b)), which is at least W; it also adds at
- * least its seconds minus the forward's. A step of resident state adds all its seconds. The model
- * does not count that the step's copies and kernels slow down those of the forward. */
+ *     W + max(0, max over b of done(b) - W(b) - start(b)),
+ * which is at least W; it also adds at least its seconds minus the forward's. A step of resident
+ * state adds all its seconds. The model does not count that the step's copies and kernels slow down
+ * those of the forward. */
 #ifndef STW_SIM_HIDDEN_H
 #define STW_SIM_HIDDEN_H
 

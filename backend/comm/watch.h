@@ -31,8 +31,8 @@ void stw_watch_linger(const stw_watch *watch);
 void stw_watch_why(const stw_watch *watch, char *out, size_t out_size);
 /** True if another rank of this node has given up. */
 bool stw_watch_others_gave_up(stw_watch *watch);
-/** Write this rank's present collective: "operation 12 (barrier)". @param otherwise the text if
- * nothing is known */
+/** Write this rank's present collective: "operation 12 (barrier)".
+ * @param otherwise the text if nothing is known */
 void stw_watch_operation(const stw_watch *watch, const char *otherwise, char *out, size_t out_size);
 /** Name the ranks of this node that have not reached it: "rank 1 (process 4711) is stopped after
  * operation 11 (digests)".

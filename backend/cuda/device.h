@@ -37,8 +37,8 @@
 stw_status stw_cuda_fail(stw_error *err, cudaError_t code, const char *call, const char *purpose);
 
 /** Give the used bytes of a GPU, other processes included, through NVML and without making a
- * context; false if NVML is missing or does not tell. @param bus_id as cudaDeviceGetPCIBusId gives
- * it */
+ * context; false if NVML is missing or does not tell.
+ * @param bus_id as cudaDeviceGetPCIBusId gives it */
 bool stw_cuda_used_without_context(const char *bus_id, uint64_t *bytes);
 /** Write the driver's version ("580.159.04") from NVML; "" if NVML is missing. */
 void stw_cuda_driver_version(char *out, size_t out_size);

@@ -101,8 +101,8 @@ cudaError_t stw_cuda_convert(stw_cuda_launch launch, stw_element to_type, void *
 /** Write the seeded gradients of global elements [element, element + n), rounded to the type. */
 cudaError_t stw_cuda_seed_grads(stw_cuda_launch launch, stw_element type, void *to, uint64_t n,
                                 uint64_t element, uint64_t seed, uint64_t step);
-/** Add stw_digest_element of n stored values to *digest in GPU memory. @param element global number
- * of the first value */
+/** Add stw_digest_element of n stored values to *digest in GPU memory.
+ * @param element global number of the first value */
 cudaError_t stw_cuda_digest(stw_cuda_launch launch, stw_element type, const void *values,
                             uint64_t n, uint64_t element, uint64_t *digest);
 /** Load every kernel's machine code now; lazy loading could wait for a running collective.

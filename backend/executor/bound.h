@@ -76,7 +76,8 @@ STW_MUST_USE stw_status stw_bound_set_params(stw_bound *bound, void *const *addr
                                              stw_error *err);
 
 /** Queue the exact sum of squares of the gradients after the work of a native stream; later work of
- * that stream finds *counters complete. @param counts false: zeros */
+ * that stream finds *counters complete.
+ * @param counts false: zeros */
 STW_MUST_USE stw_status stw_bound_begin_norm(stw_bound *bound, bool counts, void *native,
                                              uint64_t **counters, stw_error *err);
 

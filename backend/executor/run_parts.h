@@ -7,8 +7,8 @@
 #include "backend/executor/sync.h"
 #include "plan/engines/export.h"
 
-/** Called for contiguous elements of one tensor in a region. @param at byte offset in the region's
- * tier */
+/** Called for contiguous elements of one tensor in a region.
+ * @param at byte offset in the region's tier */
 typedef stw_status (*stw_on_run)(void *state, const stw_region *region, const stw_overlap *part,
                                  uint64_t at, stw_error *err);
 /** Call `fn` for all parameters of the rank. */

@@ -47,8 +47,8 @@ void stw_sync_device_close(stw_sync_device *device);
 /** Set the memories from the next round on; if any has moved, waits for running rounds. */
 STW_MUST_USE stw_status stw_sync_device_bind(stw_sync_device *device,
                                              const stw_sync_memories *memories, stw_error *err);
-/** Fill the send buffer of a round. @param native CUDA: the cudaStream_t on which it is queued;
- * host: ignored, done on return */
+/** Fill the send buffer of a round.
+ * @param native CUDA: the cudaStream_t on which it is queued; host: ignored, done on return */
 STW_MUST_USE stw_status stw_sync_device_pack(stw_sync_device *device, uint32_t round, void *send,
                                              void *native, stw_error *err);
 /** Fill target memories and the bucket from the receive buffer and from the rank's own data. Own

@@ -47,8 +47,8 @@ struct stw_weights {
 /** Find the sources of all tensors; w->set and w->model are set. Errors name `path`, the tensor,
  * its shape and the expected one. */
 STW_MUST_USE stw_status stw_weights_find(stw_weights *w, const char *path, stw_error *err);
-/** Read bytes [offset, offset + bytes) of a file. @param what for the error if the file has become
- * shorter */
+/** Read bytes [offset, offset + bytes) of a file.
+ * @param what for the error if the file has become shorter */
 STW_MUST_USE stw_status stw_weights_read_bytes(const stw_weights *w, uint32_t file,
                                                const char *what, uint64_t offset, void *out,
                                                uint64_t bytes, stw_error *err);

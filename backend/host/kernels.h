@@ -35,8 +35,8 @@ void stw_host_adamw(stw_threads *threads, const stw_adamw *adamw, float factor,
  * is). Fewer than 2^40 gradients. */
 void stw_host_norm_add(stw_threads *threads, const void *grads, stw_element type, uint64_t n,
                        stw_norm_bins *bins);
-/** Returns the sum of stw_digest_element over n values. @param element global number of the first
- * value */
+/** Returns the sum of stw_digest_element over n values.
+ * @param element global number of the first value */
 uint64_t stw_host_digest(stw_threads *threads, const void *values, stw_element type, uint64_t n,
                          uint64_t element);
 /** True if values of this dtype can be converted to fp32. (F64, F32, F16, BF16, F8_E4M3,

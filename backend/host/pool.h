@@ -18,7 +18,8 @@ typedef void (*stw_threads_fn)(void *arg, uint64_t first, uint64_t count);
  * that this process may use */
 STW_MUST_USE stw_status stw_threads_new(uint32_t n, stw_threads **out, stw_error *err);
 /** The same with worker i bound to cpus->cpu[i modulo n]; the caller of stw_threads_for is not
- * bound. @param cpus NULL: as stw_threads_new */
+ * bound.
+ * @param cpus NULL: as stw_threads_new */
 STW_MUST_USE stw_status stw_threads_new_on(uint32_t n, const stw_cpus *cpus, stw_threads **out,
                                            stw_error *err);
 /** End the threads; no work may be running. NULL is fine. */

@@ -45,8 +45,8 @@ typedef struct stw_mpi_calls {
                              char *error, size_t error_size);
     stw_mpi_result (*broadcast)(void *data, uint64_t bytes, uint32_t root, double timeout_s,
                                 char *error, size_t error_size);
-    /** Messages of two ranks are in the same order on both. @param waits_for receives the first
-     * message that was not done at the timeout; n: none */
+    /** Messages of two ranks are in the same order on both.
+     * @param waits_for receives the first message that was not done at the timeout; n: none */
     stw_mpi_result (*messages)(const stw_mpi_message *messages, uint32_t n, double timeout_s,
                                uint32_t *waits_for, char *error, size_t error_size);
     /** From any thread: make a waiting call return at once as timed out, and all later calls,
@@ -56,7 +56,8 @@ typedef struct stw_mpi_calls {
     /** After a call that timed out: send `mine` to all ranks and receive theirs, for wait_s. Ranks
      * that wait in a call are informed, and their call returns as timed out.
      * @param mine STW_MPI_REPORT_BYTES
-     * @param all [world][STW_MPI_REPORT_BYTES] of the other ranks; @param heard [world] 0 or 1 */
+     * @param all [world][STW_MPI_REPORT_BYTES] of the other ranks;
+     * @param heard [world] 0 or 1 */
     void (*report)(const char *mine, char *all, unsigned char *heard, double wait_s);
 } stw_mpi_calls;
 

@@ -2,10 +2,10 @@
 /* The file of an NVMe arena with two copies, version 4. Its parts follow each other, each rounded
  * up to blocks of 4096 bytes; integers are in the byte order of the machine:
  *
- *   block 0 header: the division of the arena, and the owner of the state
+ *   block 0     header: the division of the arena, and the owner of the state
  *   blocks 1, 2 records of commits; a commit writes number `sequence % 2`
- *   cuts 8 bytes each: offsets of the arena, from 0 to its end (backend/nvme/cells.h)
- *   checksums of copy 0, then of copy 1: XXH3 (64 bits) of each cell
+ *   cuts        8 bytes each: offsets of the arena, from 0 to its end (backend/nvme/cells.h)
+ *   checksums   of copy 0, then of copy 1: XXH3 (64 bits) of each cell
  *   copy 0, copy 1
  *
  * The header ends with the XXH3 of its block's other bytes; the first 512 bytes of a record end
@@ -86,8 +86,8 @@ void stw_nvme_record_seal(stw_nvme_record *record, const stw_nvme_header *header
 bool stw_nvme_header_is_known(const stw_nvme_header *header);
 /** True if it begins as a header of another version. */
 bool stw_nvme_header_is_of_other_version(const stw_nvme_header *header);
-/** True if it is a valid header for a file of this size. @param why NULL, or receives a constant
- * text if not */
+/** True if it is a valid header for a file of this size.
+ * @param why NULL, or receives a constant text if not */
 bool stw_nvme_header_holds(const stw_nvme_header *header, uint64_t file_bytes, const char **why);
 /** True if it is an undamaged record of any file. */
 bool stw_nvme_record_is_whole(const stw_nvme_record *record);

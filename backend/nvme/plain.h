@@ -20,7 +20,8 @@ void stw_plain_io_close(stw_plain_io *io); /* NULL is fine */
 
 typedef struct stw_plain stw_plain;
 /** Open for reading, or for writing: a missing file is made, an existing one keeps its content. The
- * path is copied. @return IO, NO_RESOURCES (a full disk), native errno */
+ * path is copied.
+ * @return IO, NO_RESOURCES (a full disk), native errno */
 STW_MUST_USE stw_status stw_plain_open(stw_plain_io *io, const char *path, bool writes,
                                        stw_plain **out, stw_error *err);
 /** Write or read exactly `bytes`. The error names path, bytes and what was found. */

@@ -92,8 +92,8 @@ double stw_probe_seconds_left(const stw_probe *probe, double least, double most)
 bool stw_probe_has_time(const stw_probe *probe);
 /** Returns the value rounded to three decimal digits. */
 double stw_probe_three_digits(double value);
-/** Keep the sample. @return its median, rounded to three digits, because further digits vary
- * between runs */
+/** Keep the sample.
+ * @return its median, rounded to three digits, because further digits vary between runs */
 double stw_probe_keep(const stw_probe *probe, const stw_sample *sample);
 /** The same for a rate that plans use: warns if its values scatter. */
 double stw_probe_keep_rate(const stw_probe *probe, const stw_sample *sample);

@@ -8,8 +8,8 @@
 #include "core/tree.h"
 #include "models/model.h"
 
-/** Write the model as member `key`: the nonzero facts of its groups, and one row per tensor [name,
- * dtype, group, instance, routed expert, experts, dimensions...]. */
+/** Write the model as member `key`: the nonzero facts of its groups, and one row per tensor
+ * [name, dtype, group, instance, routed expert, experts, dimensions...]. */
 void stw_model_write_json(const stw_model *model, stw_json *json, const char *key);
 /** Read the model. Sums, counts and the digest must match the tensors: BAD_INPUT names the first
  * one that does not. Free with stw_model_free. */

@@ -200,8 +200,8 @@ bool stw_plan_fix_is_remedy(const stw_plan *plan, const stw_fix *fix);
 const char *stw_plan_streamed_note(const stw_plan *plan);
 /** Returns the elements of the state that runs verify (params, moments, master), over all ranks. */
 uint64_t stw_plan_state_elements(const stw_plan *plan);
-/** Append an alternative; `needs` is copied, `rule` is not. @param plan_seconds an iteration of the
- * plan */
+/** Append an alternative; `needs` is copied, `rule` is not.
+ * @param plan_seconds an iteration of the plan */
 STW_MUST_USE stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
                                                  double plan_seconds, const char *needs,
                                                  stw_error *err);

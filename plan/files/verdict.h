@@ -2,12 +2,12 @@
 /* The verdict: whether a plan fits. It follows from the peaks of the walk, the replay of torch's
  * allocator and the limits of the cluster:
  *
- *     does_not_fit a peak is over a limit
- *     unknown no peak is, but the program has no forward and backward: the architecture of
- *                    the model is unknown, so the peaks are those of the state alone
- *     at_risk no peak is, but a run may be over a limit all the same: stw_plan_risks says
- *                    by what
- *     fits all else
+ *     does_not_fit   a peak is over a limit
+ *     unknown        no peak is over a limit, but the program has no forward and backward, because
+ *                    the architecture of the model is unknown: the peaks include only the state
+ *     at_risk        no peak is over a limit, but a run may still exceed one: stw_plan_risks lists
+ *                    the reasons
+ *     fits           otherwise
  *
  * Pure; any thread may call. */
 #ifndef STW_PLAN_VERDICT_H
@@ -69,8 +69,8 @@ bool stw_verdict_accepts_risk(const stw_run_spec *run);
 
 /** Set plan->verdict. */
 void stw_plan_judge(stw_plan *plan);
-/** Returns the verdict on the nodes of one role. @param home a role with nodes of its own, 0: the
- * trainer */
+/** Returns the verdict on the nodes of one role.
+ * @param home a role with nodes of its own, 0: the trainer */
 stw_verdict stw_plan_verdict_of(const stw_plan *plan, uint32_t home);
 /** Returns the verdict on the known bytes: never UNKNOWN. */
 stw_verdict stw_plan_bytes_verdict(const stw_plan *plan);
@@ -78,8 +78,8 @@ stw_verdict stw_plan_bytes_verdict(const stw_plan *plan);
  * searches of changes with a cost. */
 stw_verdict stw_plan_trial_verdict(const stw_plan *plan);
 /** Returns the most bytes of a resource that a plan may use and still fit without risk; for the
- * GPU, by allocated bytes only. STW_UNLIMITED: no limit. @param page_locked page-locked host
- * memory, not all of it */
+ * GPU, by allocated bytes only. STW_UNLIMITED: no limit.
+ * @param page_locked page-locked host memory, not all of it */
 uint64_t stw_plan_safe_bytes(const stw_plan *plan, stw_tier tier, bool page_locked);
 /** Compute by how many bytes the trainer's GPUs exceed what a plan without risk may hold: the
  * largest excess of reserved bytes with their margin, allocated bytes with theirs, and the whole

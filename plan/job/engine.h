@@ -102,8 +102,8 @@ typedef struct stw_layout_case {
 typedef struct stw_layout_rules {
     uint32_t searches;                 /* a bit for each stw_search */
     const char *own[STW_SEARCH_N_OWN]; /* keys of OWN_1, OWN_2, ...: truth values or counts */
-    /** A cheap test: later checks may still refuse an admitted layout. @param value
-     * [STW_N_SEARCHES] */
+    /** A cheap test: later checks may still refuse an admitted layout.
+     * @param value [STW_N_SEARCHES] */
     bool (*admits)(const stw_layout_case *c, const uint64_t *value);
     /** Write the KEY=VALUE settings that a layout needs. NULL: none.
      * @param out [STW_LAYOUT_MOST_OWN]

@@ -102,8 +102,8 @@ uint32_t stw_job_kind_of(const stw_job *job, uint32_t rank);
 uint32_t stw_job_role_ranks(const stw_job *job, uint32_t role);
 /** Returns the index of the node's kind. */
 uint32_t stw_job_node_kind_of(const stw_job *job, uint32_t node);
-/** Write the ranks of some kinds in words: "rank 0", "all 8 ranks", "ranks 1-7". @param kinds
- * [n_kinds] true: included */
+/** Write the ranks of some kinds in words: "rank 0", "all 8 ranks", "ranks 1-7".
+ * @param kinds [n_kinds] true: included */
 void stw_job_ranks_words(const stw_job *job, const bool *kinds, char *out, size_t out_size);
 void stw_job_kind_words(const stw_job *job, uint32_t kind, char *out, size_t out_size);
 /** The same for nodes. @param node_kinds [n_node_kinds] true: included */

@@ -32,8 +32,9 @@ typedef struct stw_role_engine {
                         stw_error *err);
     /** Describe the role's memory in words, for reports. */
     void (*describe)(const struct stw_job *job, uint32_t role, char *out, size_t out_size);
-    /** The same as figures of one rank. @param out [STW_MAX_ROLE_FACTS] @return number of
-     * figures */
+    /** The same as figures of one rank.
+     * @param out [STW_MAX_ROLE_FACTS]
+     * @return number of figures */
     size_t (*facts)(const struct stw_job *job, uint32_t role, stw_role_fact *out);
 } stw_role_engine;
 

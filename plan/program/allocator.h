@@ -54,7 +54,8 @@ STW_MUST_USE stw_status stw_allocator_new(const stw_allocator_settings *settings
 void stw_allocator_free(stw_allocator *a);
 /** Allocate on a stream (below STW_ALLOCATOR_STREAMS).
  * @param block out, the block's handle; STW_NO_BLOCK for 0 bytes, or if the device is full even
- * without cached segments @param full out, may be NULL: true if the device is full */
+ * without cached segments
+ * @param full out, may be NULL: true if the device is full */
 STW_MUST_USE stw_status stw_allocator_take(stw_allocator *a, uint32_t stream, uint64_t bytes,
                                            uint32_t *block, bool *full, stw_error *err);
 /** Tensor.record_stream: `stream` uses the block too, so that a free waits for it. */

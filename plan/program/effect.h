@@ -17,7 +17,8 @@
 STW_MUST_USE stw_status stw_job_check_effect(const stw_job *job, const char *origin,
                                              stw_error *err);
 /** Refuse a cluster key that was set only for this plan and has no effect on it. Accepts any key of
- * the run spec. @param setting "key=value" */
+ * the run spec.
+ * @param setting "key=value" */
 STW_MUST_USE stw_status stw_job_check_setting(const stw_job *job, const char *setting,
                                               const char *origin, stw_error *err);
 /** True if sequences exceed the positions that the model was trained with, but work because

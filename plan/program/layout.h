@@ -71,8 +71,8 @@ void stw_layout_free(stw_layout *layout);
 STW_MUST_USE stw_status stw_layout_add_region(stw_layout *layout, stw_component component,
                                               uint32_t space, stw_tier tier, uint64_t params,
                                               uint64_t element_bytes, stw_error *err);
-/** Returns the elements of `space` that a region holds. @param space the space with id
- * region->space */
+/** Returns the elements of `space` that a region holds.
+ * @param space the space with id region->space */
 static inline stw_view stw_region_view(const stw_region *region, const stw_space *space) {
     return (stw_view){space, region->first_param, region->params};
 }

@@ -13,8 +13,8 @@ typedef enum stw_kernel {
     STW_KERNEL_FUSED   /* cuDNN's, or the framework's own for this GPU */
 } stw_kernel;
 
-/** True if `rates` is a name in the table. @param known out, may be NULL: all names, separated by
- * commas */
+/** True if `rates` is a name in the table.
+ * @param known out, may be NULL: all names, separated by commas */
 bool stw_gpu_rates_known(const char *rates, const char **known);
 /** Returns the share of the bf16 or fp8 peak that a matrix product reaches; above 0.
  * @param length terms of each sum (the inner dimension)

@@ -21,7 +21,8 @@ bool stw_gpu_lacks(const char *name, stw_dtype dtype);
 /** True if plans can target this GPU, but no backend of stowage-run executes on it. */
 bool stw_gpu_is_target(const char *name);
 /** Set the cluster keys that a sheet gives: peaks, rates of work, and the rate of collectives in a
- * node. BAD_INPUT names a cell that is not a number with a unit. @param origin for errors */
+ * node. BAD_INPUT names a cell that is not a number with a unit.
+ * @param origin for errors */
 STW_MUST_USE stw_status stw_gpu_sheet_apply(const stw_gpu_sheet *sheet, const char *origin,
                                             stw_cluster *cluster, stw_error *err);
 

@@ -22,8 +22,8 @@ stw_status stw_spec_no_memory(const stw_spec_source *from, stw_error *err);
 /** BAD_INPUT "key: found ..., expected ..." at the source's place. */
 stw_status stw_spec_refuse(const stw_spec_source *from, const char *key, const char *found,
                            const char *expected, stw_error *err);
-/** Write the row's words and what else it accepts: "auto | none or <other>". @param other may be
- * NULL */
+/** Write the row's words and what else it accepts: "auto | none or <other>".
+ * @param other may be NULL */
 void stw_spec_expected(const stw_spec_row *row, const char *other, char *out, size_t out_size);
 /** True if `text` is `auto` and the planner may search this key. */
 bool stw_spec_is_search(const stw_spec_source *from, const stw_spec_row *row, const char *text);
