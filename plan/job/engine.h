@@ -101,7 +101,7 @@ typedef struct stw_layout_case {
  * parallel.sequence_parallel, unless the run sets it. */
 typedef struct stw_layout_rules {
     uint32_t searches;                 /* a bit for each stw_search */
-    const char *own[STW_SEARCH_N_OWN]; /* keys of OWN_1, OWN_2, ...: truth values or counts */
+    const char *own[STW_SEARCH_N_OWN]; /* OWN_1, OWN_2, ...: truth values or counts; NULL: none */
     /** A cheap test: later checks may still refuse an admitted layout.
      * @param value [STW_N_SEARCHES] */
     bool (*admits)(const stw_layout_case *c, const uint64_t *value);
