@@ -98,7 +98,7 @@ STW_MUST_USE stw_status stw_comm_group_gather(stw_comm *comm, const stw_comm_gro
 /** The collectives and messages that this rank has issued since the communicator was opened. */
 typedef struct stw_comm_counts {
     uint64_t collectives;    /* of all ranks: sums, gathers, broadcasts, barriers */
-    uint64_t rounds;         /* calls of stw_comm_messages */
+    uint64_t rounds;         /* rounds of messages */
     uint64_t sent, received; /* messages */
     uint64_t sent_bytes, received_bytes;
 } stw_comm_counts;
