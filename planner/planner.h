@@ -16,7 +16,7 @@ typedef struct stw_planner_sieve {
     double most_rows_s;     /* > 0: limit on the rows' seconds of the solver's choice */
     bool state_first;       /* first test whether the state alone exceeds the GPUs */
     bool bytes_alone;       /* only test whether it fits: rows have no seconds */
-    bool rough;             /* a lower risk of a plan at risk is searched later */
+    bool rough;             /* do not search for a plan with less risk */
     double most_share;      /* if nothing fits: largest excess of rows, as a share of the GPU's
                                memory */
     bool too_slow, too_big; /* out: nothing was decided */
