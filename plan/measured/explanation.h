@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The explanation of an out-of-memory failure, with changes that avoid it. planner/explain.h makes
- * it; reports write it. It borrows the failures and the plan, and owns the rest. */
+/* The explanation of an out-of-memory failure, with changes that avoid it.
+ * planner/explain/explain.h makes it; reports write it. It borrows the failures and the plan, and
+ * owns the rest. */
 #ifndef STW_MEASURED_EXPLANATION_H
 #define STW_MEASURED_EXPLANATION_H
 

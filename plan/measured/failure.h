@@ -2,7 +2,7 @@
 /* Out-of-memory failures in text files. They are messages of an allocator, an inference engine, a
  * kernel or a launcher about a failed allocation or a killed process, with the Python stack before
  * it, and lines of GPU tools about the memory of processes. These are facts as the file states
- * them; planner/explain.h interprets them. One thread at a time. */
+ * them; planner/explain/explain.h interprets them. One thread at a time. */
 #ifndef STW_MEASURED_FAILURE_H
 #define STW_MEASURED_FAILURE_H
 
