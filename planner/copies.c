@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/own_save.h"
+#include "plan/checkpoint/buckets.h"
 #include "plan/files/verdict.h"
 #include "plan/spec/registry.h"
 #include "planner/turns.h"
@@ -28,8 +28,8 @@ out:
 static uint64_t needed_bytes(const stw_plan *plan, double stall_s) {
     const uint64_t ranks = stw_max_u64(plan->job->ranks_per_node, 1);
     const double bytes = stall_s * plan->cluster.nvme.write_bps / (double)ranks;
-    const double buckets = ceil(bytes / (double)STW_OWN_SAVE_BUCKET_BYTES) + 1;
-    return stw_times((uint64_t)buckets, STW_OWN_SAVE_BUCKET_BYTES);
+    const double buckets = ceil(bytes / (double)STW_SAVE_BUCKET_BYTES) + 1;
+    return stw_times((uint64_t)buckets, STW_SAVE_BUCKET_BYTES);
 }
 
 /* What each rank of a node may have beside what is there, without a risk. */
@@ -44,7 +44,7 @@ static uint64_t room_bytes(const stw_plan *plan) {
             left = stw_min_u64(left, host - stw_min_u64(peak->total, host));
             left = stw_min_u64(left, locked - stw_min_u64(peak->page_locked, locked));
         }
-    return left / ranks / STW_OWN_SAVE_BUCKET_BYTES * STW_OWN_SAVE_BUCKET_BYTES;
+    return left / ranks / STW_SAVE_BUCKET_BYTES * STW_SAVE_BUCKET_BYTES;
 }
 
 static stw_status set_copies(stw_plan *plan, uint64_t bytes, stw_error *err) {

@@ -20,7 +20,7 @@ typedef struct stw_build {
     stw_place_bytes *bytes;      /* [n_kinds][n_places][n_rings] */
     stw_flow *flows;             /* [n_places][n_rings] of the largest kind */
     stw_flow *best_flows;        /* the same, all caches left to each place */
-    stw_saved saved[STW_N_ACTS]; /* n 0: not read */
+    stw_saved_acts saved[STW_N_ACTS]; /* n 0: not read */
     uint64_t *stash_bytes;       /* [n_acts] of activations on the host, per block */
     uint64_t *staging_bytes;     /* [n_kinds][n_loads][STW_N_TIERS] of the load */
     uint64_t context_bytes, process_bytes;

@@ -6,13 +6,15 @@
  * it where the one before is not complete, so that it adds at least its seconds less those of
  * checkpoint.every iterations.
  *
- * Stowage's own stops nothing when it begins. With B the seconds until the next step begins (passes
- * for log-probabilities, forward and backward, less what of a step goes on beside them), it adds
- *     max(0, last copy from the GPU - B, max over buckets of written(b) - B - reached(b)),
+ * Stowage's own stops it until what lies on the GPU is in buckets on the host; c are these seconds.
+ * With B the seconds from then until the next step begins (passes for log-probabilities, forward
+ * and backward, less what of a step goes on beside them), it adds
+ *     c + max(0, max over buckets of read(b) - c - B - reached(b)),
  * where reached(b) is when the step first changes bucket b of the state on the host or NVMe, and
- * written(b) when the save has written it, except for as much as the buckets on the host hold: so
- * much is copied there, and the step goes on. Not counted is what writes take from the training
- * beside them: host memory bandwidth, and the disk where state on NVMe is streamed. */
+ * read(b) when all of it is in buckets on the host, each of which is free once what it held before
+ * is written. State that no bucket of the layout cuts counts as the first to be reached. Not counted
+ * is what writes take from the training beside them: host memory bandwidth, and the disk where
+ * state on NVMe is streamed. */
 #ifndef STW_SIM_STALL_H
 #define STW_SIM_STALL_H
 

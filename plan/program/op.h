@@ -38,8 +38,8 @@
     X(NORM_SUM, "norm_sum", COLLECTIVE, NOTHING, norm_sum, nothing)                                \
     /* AdamW on a bucket, in tier `to`; `from`: where moments and master lie that it reaches */    \
     X(UPDATE, "update", COMPUTE, BUCKET, update, unit)                                             \
-    /* a framework's pass over arrays in tier `to`: `bytes` that it reads and writes together */   \
-    X(PASS, "pass", COMPUTE, NOTHING, pass, nothing)                                               \
+    /* a pass over arrays in tier `to`: `bytes` that it reads and writes together */               \
+    X(PASS, "pass", COMPUTE, BUCKET, pass, nothing)                                                \
     /* `params` calls with which a framework's process issues work to the GPU */                   \
     X(CALLS, "calls", COMPUTE, NOTHING, calls, nothing)                                            \
     X(FORWARD, "forward", COMPUTE, BLOCK, work, unit)                                              \

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "plan/engines/own_save.h"
+#include "plan/checkpoint/buckets.h"
 #include "sim/sim.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
@@ -36,12 +36,12 @@ static void as_much_as_is_needed(void) {
     CU_ASSERT_EQUAL(a->run.checkpoint.copies_bytes, 0);
     CU_ASSERT_TRUE(a->time_s[STW_PHASE_CHECKPOINT] > 1);
     CU_ASSERT_EQUAL(b->time_s[STW_PHASE_CHECKPOINT], 0);
-    CU_ASSERT_TRUE(copies > 0 && copies % STW_OWN_SAVE_BUCKET_BYTES == 0);
+    CU_ASSERT_TRUE(copies > 0 && copies % STW_SAVE_BUCKET_BYTES == 0);
     CU_ASSERT_PTR_NOT_NULL_FATAL(b->turned);
     CU_ASSERT_PTR_NOT_NULL(strstr(b->turned, "checkpoint.copies="));
     CU_ASSERT_DOUBLE_EQUAL(b->unturned_s, stw_plan_iteration_s(a), 1e-6 * b->unturned_s);
     snprintf(less, sizeof less, "checkpoint.copies=%lluMiB",
-             (unsigned long long)((copies >> 20) - 4 * (STW_OWN_SAVE_BUCKET_BYTES >> 20)));
+             (unsigned long long)((copies >> 20) - 4 * (STW_SAVE_BUCKET_BYTES >> 20)));
     const char *const fewer[] = {SAVES, less, NULL};
     stw_plan *c = solved(fewer);
     CU_ASSERT_TRUE(c->time_s[STW_PHASE_CHECKPOINT] > 0);
