@@ -77,12 +77,12 @@ typedef struct stw_gpu_use {
 } stw_gpu_use;
 
 /** Bytes that were alive when an allocation failed, by the stack that made them (snapshots). */
-typedef struct stw_held {
+typedef struct stw_live_stack {
     uint64_t bytes;
     size_t blocks;
     size_t n_frames;
     const stw_frame *frames; /* outermost first; none: made before the history begins */
-} stw_held;
+} stw_live_stack;
 
 typedef struct stw_failures {
     stw_pool *pool;
@@ -96,7 +96,7 @@ typedef struct stw_failures {
     size_t n_gpus, gpus_room;
     stw_gpu_use *gpus;
     size_t n_held, held_room;
-    stw_held *held;                             /* of the first failure */
+    stw_live_stack *held;                             /* of the first failure */
     uint64_t logged_allocated, logged_reserved; /* highest that a log's lines say before */
 } stw_failures;
 
