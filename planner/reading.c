@@ -531,8 +531,8 @@ stw_status stw_read_saved(const stw_job *job, const stw_program *program, stw_po
     uint32_t n_blocks = job->model->n_blocks;
     const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
     *out = (stw_saved_acts){.blocks = stw_pool_array(pool, n_blocks, sizeof *out->blocks),
-                       .gpu = stw_pool_array(pool, n_blocks, sizeof *out->gpu),
-                       .host = stw_pool_array(pool, n_blocks, sizeof *out->host)};
+                            .gpu = stw_pool_array(pool, n_blocks, sizeof *out->gpu),
+                            .host = stw_pool_array(pool, n_blocks, sizeof *out->host)};
     if (out->blocks == NULL || out->gpu == NULL || out->host == NULL)
         return stw_planner_no_memory(err);
     stw_live live = {0};

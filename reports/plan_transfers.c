@@ -124,18 +124,20 @@ static void put_copies(const stw_section *s, const saving *all, double stall_s) 
     const uint64_t copies = stw_plus(plan->run.checkpoint.copies_bytes, more);
     const uint64_t node = stw_times(more, plan->job->ranks_per_node), left = free_on_hosts(plan);
     if (node <= left)
-        stw_doc_line(s->out, s->format,
-                     "--set checkpoint.copies=%" PRIu64 "MiB, or auto, spares %s of this wait: "
-                     "what is not written yet waits on the host. That is %s more of a node's host, of "
-                     "which %s are free.",
-                     copies / mib, stw_word_seconds(disk_s).text, stw_word_gib(node).text,
-                     stw_word_gib(left).text);
+        stw_doc_line(
+            s->out, s->format,
+            "--set checkpoint.copies=%" PRIu64 "MiB, or auto, spares %s of this wait: "
+            "what is not written yet waits on the host. That is %s more of a node's host, of "
+            "which %s are free.",
+            copies / mib, stw_word_seconds(disk_s).text, stw_word_gib(node).text,
+            stw_word_gib(left).text);
     else
         stw_doc_line(s->out, s->format,
                      "More buckets on the host would spare %s of this wait, but are %s more of it "
                      "per node, of which %s are free; checkpoint.copies: auto takes as much as "
                      "fits.",
-                     stw_word_seconds(disk_s).text, stw_word_gib(node).text, stw_word_gib(left).text);
+                     stw_word_seconds(disk_s).text, stw_word_gib(node).text,
+                     stw_word_gib(left).text);
 }
 
 /* How long a save takes, and what it stops. */

@@ -5,7 +5,6 @@
 
 #include "core/checked.h"
 
-
 /* Of all passes of an iteration. */
 static double all_s(const stw_sim *sim, stw_phase phase) {
     const bool hidden = phase == STW_PHASE_OPTIMIZER_STEP && !isnan(sim->exposed_s);

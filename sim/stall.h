@@ -12,9 +12,9 @@
  *     c + max(0, max over buckets of read(b) - c - B - reached(b)),
  * where reached(b) is when the step first changes bucket b of the state on the host or NVMe, and
  * read(b) when all of it is in buckets on the host, each of which is free once what it held before
- * is written. State that no bucket of the layout cuts counts as the first to be reached. Not counted
- * is what writes take from the training beside them: host memory bandwidth, and the disk where
- * state on NVMe is streamed. */
+ * is written. State that no bucket of the layout cuts counts as the first to be reached. Not
+ * counted is what writes take from the training beside them: host memory bandwidth, and the disk
+ * where state on NVMe is streamed. */
 #ifndef STW_SIM_STALL_H
 #define STW_SIM_STALL_H
 

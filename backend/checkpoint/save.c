@@ -44,7 +44,7 @@ struct stw_saver {
     stw_save_head head; /* of the save */
     stw_plain_io *io;
     uint32_t n_buckets;
-    bucket *buckets; /* [n_buckets]; they take turns */
+    bucket *buckets;   /* [n_buckets]; they take turns */
     stw_plain **files; /* [n_files] opened by the writer */
     /* of a save */
     bool begun, threads[2]; /* reader, writer */

@@ -269,8 +269,8 @@ static stw_status make_texts(const stw_rank_run *run, const stw_save_head *head,
     m.factors = factors;
     STW_TRY(stw_exec_state_terms(run, &lines, err));
     STW_TRY(stw_manifest_take_terms(&m, lines.data != NULL ? lines.data : "", err));
-    STW_TRY(stw_save_texts(pool, &m, run->saves->saved, run->options->checkpoint_config, texts,
-                           n, err));
+    STW_TRY(stw_save_texts(pool, &m, run->saves->saved, run->options->checkpoint_config, texts, n,
+                           err));
 out:
     stw_text_free(&lines);
     return status;

@@ -93,8 +93,7 @@ out:
 
 static stw_status check_held(const divider *d, const stw_held *h, uint32_t index, stw_error *err) {
     const uint64_t *shape = h->tensor < d->saved->n_tensors ? d->saved->shapes[h->tensor] : NULL;
-    bool right =
-        shape != NULL && h->rank < d->out->world && h->alike < d->out->world - h->rank;
+    bool right = shape != NULL && h->rank < d->out->world && h->alike < d->out->world - h->rank;
     for (int k = 0; k < STW_BOX_DIMS && right; k++)
         right = h->box.count[k] <= shape[k] && h->box.first[k] <= shape[k] - h->box.count[k];
     if (right) return STW_STATUS_OK;

@@ -12,8 +12,8 @@
 typedef struct stw_held {
     stw_box box;
     uint32_t rank, tensor;
-    uint32_t kinds;  /* a bit for each stw_saved_kind */
-    uint32_t alike;  /* ranks rank + 1 and on that hold it too */
+    uint32_t kinds; /* a bit for each stw_saved_kind */
+    uint32_t alike; /* ranks rank + 1 and on that hold it too */
 } stw_held;
 
 /** A box that a rank writes. */

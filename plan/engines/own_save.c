@@ -110,10 +110,9 @@ static uint32_t save_regions(filling *f, bool on_gpu) {
                 (tier == STW_TIER_GPU) != on_gpu ||
                 (!on_gpu && stw_layout_in_buckets(f->b->job, layout, r)))
                 continue;
-            written = pass_on(
-                f, r->component, STW_OP_NONE, (stw_place_at){tier, r->offset_bytes},
-                stw_times(stw_save_written(f->kind, state, r->first_param, r->params),
-                          stw_job_element_bytes(f->b->job, r->component)));
+            written = pass_on(f, r->component, STW_OP_NONE, (stw_place_at){tier, r->offset_bytes},
+                              stw_times(stw_save_written(f->kind, state, r->first_param, r->params),
+                                        stw_job_element_bytes(f->b->job, r->component)));
         }
     }
     return written;
@@ -127,8 +126,7 @@ static void save_bucket(filling *f, uint32_t index) {
         const stw_saved_kind state = (stw_saved_kind)s;
         const stw_component component = stw_saved_component(state);
         if (!saves(f, state)) continue;
-        const stw_region *r =
-            stw_layout_region(f->b->layout, component, bucket->first_param);
+        const stw_region *r = stw_layout_region(f->b->layout, component, bucket->first_param);
         const stw_tier tier = tier_of(f->b, component, stw_place_tier(place, component));
         if (tier == STW_TIER_GPU || r == NULL || !stw_layout_in_buckets(job, f->b->layout, r))
             continue;

@@ -74,8 +74,7 @@ static void read_kind(reading *r, uint32_t k) {
         memcpy(out->written, written, sizeof out->written);
     }
     for (uint32_t s = 0; s < STW_N_SAVED; s++)
-        out->held[s] =
-            kind->spaces[stw_component_space(stw_saved_component((stw_saved_kind)s))].n;
+        out->held[s] = kind->spaces[stw_component_space(stw_saved_component((stw_saved_kind)s))].n;
 }
 
 static stw_status read_kinds(reading *r, stw_error *err) {

@@ -417,8 +417,8 @@ double stw_plan_estimate_s(const stw_plan *plan, double objective_s) {
 }
 
 bool stw_plan_executes(const stw_plan *plan, const stw_movement *movement) {
-    const bool saves = movement->phase == STW_PHASE_CHECKPOINT &&
-                       stw_run_spec_engine(&plan->run)->own_process;
+    const bool saves =
+        movement->phase == STW_PHASE_CHECKPOINT && stw_run_spec_engine(&plan->run)->own_process;
     return movement->by_stowage && (movement->inside || movement->executable || saves);
 }
 

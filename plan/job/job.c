@@ -505,8 +505,8 @@ void stw_job_free(stw_job *job) {
     stw_pool_free(job->pool);
 }
 
-stw_status stw_job_once_get(const stw_job *job, stw_once which, stw_once_fn *make,
-                            const void **out, stw_error *err) {
+stw_status stw_job_once_get(const stw_job *job, stw_once which, stw_once_fn *make, const void **out,
+                            stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_job_once *once = &job->once[which];
     stw_pool *pool = NULL;
@@ -514,8 +514,7 @@ stw_status stw_job_once_get(const stw_job *job, stw_once which, stw_once_fn *mak
     pthread_mutex_lock(&once->mutex);
     if (once->value == NULL) {
         pool = stw_pool_new();
-        if (pool == NULL)
-            STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "job", "out of memory"));
+        if (pool == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "job", "out of memory"));
         STW_TRY(make(once->job, pool, &once->value, err));
         once->pool = pool;
         pool = NULL;

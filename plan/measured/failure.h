@@ -96,7 +96,7 @@ typedef struct stw_failures {
     size_t n_gpus, gpus_room;
     stw_gpu_use *gpus;
     size_t n_held, held_room;
-    stw_live_stack *held;                             /* of the first failure */
+    stw_live_stack *held;                       /* of the first failure */
     uint64_t logged_allocated, logged_reserved; /* highest that a log's lines say before */
 } stw_failures;
 

@@ -300,10 +300,11 @@ static stw_status hold(reader *r, const piece *p) {
     size_t at = (size_t)hash % HELD_SLOTS;
     while (r->group_of[at] != 0 && r->groups[at] != hash) at = (at + 1) % HELD_SLOTS;
     if (r->group_of[at] == 0) {
-        stw_live_stack *held = r->to->n_held < MOST_HELD
-                             ? stw_pool_grow(r->to->pool, r->to->held, r->to->n_held,
-                                             r->to->n_held + 1, &r->to->held_room, sizeof *held)
-                             : NULL;
+        stw_live_stack *held =
+            r->to->n_held < MOST_HELD
+                ? stw_pool_grow(r->to->pool, r->to->held, r->to->n_held, r->to->n_held + 1,
+                                &r->to->held_room, sizeof *held)
+                : NULL;
         stw_failure stack;
         if (held == NULL && r->to->n_held < MOST_HELD) return no_memory(r);
         if (held == NULL) { /* so many stacks: what is left counts with the first */

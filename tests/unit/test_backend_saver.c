@@ -59,8 +59,11 @@ static state *state_new(void) {
             const stw_saved_part *part = stw_saved_parts(s->saved, (stw_saved_kind)k, t, &parts);
             const stw_saved_entry *e = &s->saved->entries[part->entry];
             CU_ASSERT_EQUAL(parts, 1);
-            s->items[s->n_items++] = (stw_save_item){
-                .offset = e->offset, .bytes = e->bytes, .file = e->file, .turn = s->n, .at = s->bytes};
+            s->items[s->n_items++] = (stw_save_item){.offset = e->offset,
+                                                     .bytes = e->bytes,
+                                                     .file = e->file,
+                                                     .turn = s->n,
+                                                     .at = s->bytes};
             s->bytes += e->bytes;
         }
     }

@@ -178,8 +178,8 @@ static stw_sim *simulate(stw_plan *plan) {
 }
 
 /* State on the GPU of one rank: three components of 382,767,104 bytes, in 34 buckets of 32 MiB and
- * one of 7,399,424 bytes. The disk is behind from the first write on. The last bucket is filled when
- * the third last one is written; the run goes on then. */
+ * one of 7,399,424 bytes. The disk is behind from the first write on. The last bucket is filled
+ * when the third last one is written; the run goes on then. */
 static void gpus_state_leaves_before_the_run_goes_on(void) {
     static const char *const settings[] = {SAVES, NULL};
     static const char *const roomy[] = {SAVES, "checkpoint.copies=2GiB", NULL};
@@ -191,8 +191,8 @@ static void gpus_state_leaves_before_the_run_goes_on(void) {
     const double headers_s = (double)saves_of(a)->header_bytes / WRITE_BPS;
     CU_ASSERT_DOUBLE_EQUAL(two->stall_s, left_s, 1e-6);
     CU_ASSERT_DOUBLE_EQUAL(a->save_s, first_s + all / WRITE_BPS + headers_s, 1e-6);
-    /* with room for all on the host it leaves as fast as the link carries it: a copy for each bucket
-     * and each component's begin */
+    /* with room for all on the host it leaves as fast as the link carries it: a copy for each
+     * bucket and each component's begin */
     CU_ASSERT_DOUBLE_EQUAL(more->stall_s, all / COPY_BPS + 37 * COPY_S, 1e-6);
     CU_ASSERT_TRUE(fabs(stw_plan_iteration_s(a) -
                         (a->time_s[STW_PHASE_FORWARD_BACKWARD] +

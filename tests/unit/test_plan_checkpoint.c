@@ -162,8 +162,8 @@ static void many_ranks(void) {
     for (int i = 0; replicas[i] != NULL; i++) {
         char setting[64];
         snprintf(setting, sizeof setting, "parallel.dp_replicate=%s", replicas[i]);
-        stw_plan *plan = case_zoo(
-            "Qwen3-30B-A3B", (const char *[]){"nodes=1024", "node.gpus=8", setting, NULL});
+        stw_plan *plan =
+            case_zoo("Qwen3-30B-A3B", (const char *[]){"nodes=1024", "node.gpus=8", setting, NULL});
         const stw_save_plan *planned = NULL;
         uint64_t all = 0;
         const double begin = now_s();
@@ -368,7 +368,6 @@ static void gaps_are_named(void) {
 }
 
 STW_TEST_MAIN("checkpoint shapes", {"ranks of a job write every byte once", ranks_of_a_job},
-              {"replicas share the work", replicas_of_a_job},
-              {"thousands of ranks", many_ranks},
+              {"replicas share the work", replicas_of_a_job}, {"thousands of ranks", many_ranks},
               {"values arrive, whatever ranks hold", values_arrive},
               {"elements that nobody holds are named", gaps_are_named})
