@@ -59,6 +59,7 @@ static uint32_t copy(filling *f, stw_component component, uint32_t unit, stw_pla
         op.component = component;
         op.from = op.to = STW_TIER_HOST;
         op.bytes = stw_times(2, bytes);
+        op.pageable = true;
         op.after[0] = f->written[f->bucket];
         op.after[1] = f->last;
         return stw_append(f->b, op);

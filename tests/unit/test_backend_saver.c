@@ -13,7 +13,7 @@
 #include "tests/unit/testing.h"
 
 #define BUCKET (64u << 10)
-#define BUCKET_S 0.01 /* in which the disk writes one */
+#define BUCKET_S 0.02 /* in which the disk writes one */
 
 static const fixture_size size = {2, 64, 136, 515};
 
@@ -145,7 +145,7 @@ static double stall_of(state *s, uint64_t copies_bytes, uint32_t n_now, double *
     CHECK_OK(stw_saver_new(&options, &saver, err));
     CU_ASSERT_PTR_NOT_NULL_FATAL(saver);
     CU_ASSERT_EQUAL(stw_saver_buckets(saver), 2 + (copies_bytes + BUCKET - 1) / BUCKET);
-    for (uint64_t save = 1; save <= 2; save++) { /* buckets are used again */
+    for (uint64_t save = 1; save <= 2; save++) { /* the second one uses the buckets again */
         stw_manifest manifest = {.pool = pool, .save = save, .step = save, .world = 1};
         manifest.model = s->model->name;
         manifest.sample = "";
