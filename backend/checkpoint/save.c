@@ -279,7 +279,7 @@ out:
 static stw_status write_head(stw_saver *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     char path[STW_CHECKPOINT_PATH + 64];
-    const stw_saved *saved = s->options.saved;
+    const stw_saved_files *saved = s->options.saved;
     for (uint32_t f = 0; f < saved->n_files; f++) {
         const stw_saved_file *file = &saved->files[f];
         STW_TRY(open_file(s, f, err));

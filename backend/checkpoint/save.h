@@ -15,7 +15,7 @@
 /** Bytes of a file that this rank writes, and where they come from. */
 typedef struct stw_save_item {
     uint64_t offset, bytes;
-    uint32_t file; /* of the stw_saved */
+    uint32_t file; /* of the stw_saved_files */
     uint32_t turn; /* when they change next, see stw_saver_wait */
     uint32_t where;
     uint64_t at; /* `where` and `at` are for the reader */
@@ -26,7 +26,7 @@ typedef stw_status stw_save_read(void *state, const stw_save_item *item, uint64_
                                  uint64_t bytes, stw_error *err);
 
 typedef struct stw_saver_options {
-    const stw_saved *saved; /* borrowed */
+    const stw_saved_files *saved; /* borrowed */
     uint32_t rank, world;
     uint64_t bucket_bytes; /* 0: STW_SAVE_BUCKET_BYTES; a multiple of 4096 */
     uint64_t copies_bytes; /* of further buckets, see stw_save_buckets */
@@ -92,7 +92,7 @@ uint64_t stw_save_name(uint64_t number, uint64_t step);
 /** @param config path of the model's config.json; NULL: none
  * @param pool of the texts */
 STW_MUST_USE stw_status stw_save_texts(stw_pool *pool, stw_manifest *manifest,
-                                       const stw_saved *saved, const char *config,
+                                       const stw_saved_files *saved, const char *config,
                                        stw_save_text texts[STW_SAVE_TEXTS], uint32_t *n,
                                        stw_error *err);
 

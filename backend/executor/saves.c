@@ -22,7 +22,7 @@
 #include <xxhash.h>
 
 struct stw_exec_saves {
-    stw_saved *saved;
+    stw_saved_files *saved;
     stw_job_shares shares;
     stw_saver *saver;
     stw_save_item *items;

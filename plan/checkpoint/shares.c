@@ -20,7 +20,7 @@ typedef struct draft {
 } draft;
 
 typedef struct divider {
-    const stw_saved *saved;
+    const stw_saved_files *saved;
     const stw_held *held;
     uint32_t n;
     stw_pool *scratch;
@@ -164,7 +164,7 @@ static uint32_t class_of(const divider *d, uint32_t k) {
     return (kinds & ((1u << k) - 1)) != 0 ? 0 : kinds;
 }
 
-stw_status stw_shares_make(stw_pool *pool, const stw_saved *saved, uint32_t world,
+stw_status stw_shares_make(stw_pool *pool, const stw_saved_files *saved, uint32_t world,
                            const stw_held *held, uint32_t n, stw_shares *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     divider d = {.saved = saved, .held = held, .n = n, .scratch = stw_pool_new(), .out = out};
@@ -183,7 +183,8 @@ out:
     return status;
 }
 
-stw_status stw_shares_check(const stw_saved *saved, const stw_shares *shares, stw_error *err) {
+stw_status stw_shares_check(const stw_saved_files *saved, const stw_shares *shares,
+                            stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t(*found)[STW_N_SAVED] = calloc((size_t)saved->n_tensors + 1, sizeof *found);
     if (found == NULL) return no_memory(err);

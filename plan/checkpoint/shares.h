@@ -36,12 +36,12 @@ typedef struct stw_shares {
  * @param pool of the result
  * @param held n pieces, those of a tensor and of the same kinds in one go
  * @return BAD_INPUT names a piece that lies outside its tensor */
-STW_MUST_USE stw_status stw_shares_make(stw_pool *pool, const stw_saved *saved, uint32_t world,
-                                        const stw_held *held, uint32_t n, stw_shares *out,
-                                        stw_error *err);
+STW_MUST_USE stw_status stw_shares_make(stw_pool *pool, const stw_saved_files *saved,
+                                        uint32_t world, const stw_held *held, uint32_t n,
+                                        stw_shares *out, stw_error *err);
 /** Do the shares of all ranks hold every element of the state?
  * @return BAD_INPUT names a tensor and a kind of its state of which elements are missing */
-STW_MUST_USE stw_status stw_shares_check(const stw_saved *saved, const stw_shares *shares,
+STW_MUST_USE stw_status stw_shares_check(const stw_saved_files *saved, const stw_shares *shares,
                                          stw_error *err);
 
 #endif

@@ -14,7 +14,7 @@ typedef uint64_t elements[STW_N_SAVED];
 
 typedef struct reading {
     const stw_job *job;
-    const stw_saved *saved;
+    const stw_saved_files *saved;
     stw_pool *pool; /* scratch */
     stw_save_plan *plan;
     uint32_t *place; /* [world] of a rank among those with which it divides */
@@ -97,7 +97,7 @@ out:
 
 static stw_status make(const stw_job *job, stw_pool *pool, const void **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_saved *saved = NULL;
+    stw_saved_files *saved = NULL;
     stw_save_plan *plan = stw_pool_alloc(pool, sizeof *plan);
     reading r = {.job = job, .plan = plan, .pool = stw_pool_new()};
     if (plan == NULL || r.pool == NULL) STW_TRY(no_memory(err));

@@ -16,7 +16,7 @@ stw_component stw_saved_component(stw_saved_kind kind) {
 
 typedef struct pieces {
     stw_pool *pool;
-    const stw_saved *saved;
+    const stw_saved_files *saved;
     stw_held *list;
     uint32_t n;
     size_t room;
@@ -113,8 +113,8 @@ static stw_status find_ranks(const stw_job *job, uint32_t rank, stw_pool *pool, 
     return STW_STATUS_OK;
 }
 
-stw_status stw_job_share(const stw_job *job, const stw_saved *saved, uint32_t rank, stw_pool *pool,
-                         stw_job_shares *out, stw_error *err) {
+stw_status stw_job_share(const stw_job *job, const stw_saved_files *saved, uint32_t rank,
+                         stw_pool *pool, stw_job_shares *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     pieces p = {.pool = stw_pool_new(), .saved = saved};
     *out = (stw_job_shares){.n = 0};
@@ -127,7 +127,7 @@ out:
     return status;
 }
 
-stw_status stw_job_saved(const stw_job *job, stw_saved **out, stw_error *err) {
+stw_status stw_job_saved(const stw_job *job, stw_saved_files **out, stw_error *err) {
     stw_saved_options options = {.frozen = job->frozen};
     const stw_run_spec *run = job->run;
     options.dtypes[STW_SAVED_PARAMS] = run->precision.params;

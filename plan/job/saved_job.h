@@ -13,7 +13,7 @@
 stw_component stw_saved_component(stw_saved_kind kind);
 /** Files of a job; what run.checkpoint.contents leaves out is not saved. The job must outlive them.
  */
-STW_MUST_USE stw_status stw_job_saved(const stw_job *job, stw_saved **out, stw_error *err);
+STW_MUST_USE stw_status stw_job_saved(const stw_job *job, stw_saved_files **out, stw_error *err);
 
 /** Ranks that divide state among themselves, and what each of them writes. */
 typedef struct stw_job_shares {
@@ -24,7 +24,8 @@ typedef struct stw_job_shares {
 } stw_job_shares;
 /** What a rank writes, and those with which it divides. Costs time in proportion to these ranks and
  * the tensors. @param pool of the result */
-STW_MUST_USE stw_status stw_job_share(const stw_job *job, const stw_saved *saved, uint32_t rank,
-                                      stw_pool *pool, stw_job_shares *out, stw_error *err);
+STW_MUST_USE stw_status stw_job_share(const stw_job *job, const stw_saved_files *saved,
+                                      uint32_t rank, stw_pool *pool, stw_job_shares *out,
+                                      stw_error *err);
 
 #endif

@@ -100,7 +100,7 @@ typedef struct stw_op {
     stw_update update;       /* of an update: which kind of update */
     stw_tier from, to;       /* equal where nothing moves */
     stw_stream stream;
-    bool pageable; /* of an alloc, a free, a copy: not page-locked on the host; a pass: one thread */
+    bool pageable; /* of an alloc, a free or a copy: not page-locked; of a pass: one thread's */
     const char *from_what;      /* of an alloc on the host: why it is there; NULL: its component */
     stw_op_ranks ranks;         /* of the node that do this at the same time */
     stw_rank_group group;       /* of a collective: the ranks that take part */

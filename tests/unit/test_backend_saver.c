@@ -33,7 +33,7 @@ stw_status __wrap_stw_plain_write(stw_plain *file, uint64_t offset, const void *
  * parameters, then its state. */
 typedef struct state {
     stw_model *model;
-    stw_saved *saved;
+    stw_saved_files *saved;
     unsigned char *memory;
     uint64_t bytes;
     uint32_t n; /* turns */

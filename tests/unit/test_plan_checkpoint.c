@@ -18,7 +18,7 @@ typedef struct extent {
 } extent;
 
 typedef struct extents {
-    const stw_saved *saved;
+    const stw_saved_files *saved;
     extent *list;
     size_t n, room;
 } extents;
@@ -92,7 +92,7 @@ static void job_is_saved(const char *model, const char *const *settings, double 
     const stw_job *job = plan->job;
     const stw_save_plan *planned = NULL;
     stw_pool *pool = stw_pool_new();
-    stw_saved *saved = NULL;
+    stw_saved_files *saved = NULL;
     uint64_t largest = 0, all = 0;
     uint32_t ranks = 0, wrong = 0;
     const double begin = now_s();
@@ -181,7 +181,7 @@ static void many_ranks(void) {
 enum { RANKS = 5, TENSORS = 7, MOST = 4096 };
 
 typedef struct values {
-    const stw_saved *saved;
+    const stw_saved_files *saved;
     unsigned char *files[64];
     uint32_t kind, tensor;
     const uint32_t *memory; /* of the piece at hand */
@@ -295,7 +295,7 @@ static void values_arrive_of(uint64_t seed) {
     static uint32_t memory[MOST * 4];
     uint64_t state = seed, shapes[TENSORS][STW_BOX_DIMS];
     stw_model *model = random_model(&state, shapes);
-    stw_saved *saved = NULL;
+    stw_saved_files *saved = NULL;
     stw_pool *pool = stw_pool_new();
     stw_held held[TENSORS * RANKS * 3];
     stw_shares shares;
@@ -344,7 +344,7 @@ static void values_arrive(void) {
 static void gaps_are_named(void) {
     uint64_t state = 5, shapes[TENSORS][STW_BOX_DIMS];
     stw_model *model = random_model(&state, shapes);
-    stw_saved *saved = NULL;
+    stw_saved_files *saved = NULL;
     stw_pool *pool = stw_pool_new();
     stw_held held[TENSORS];
     stw_shares shares;
