@@ -125,6 +125,7 @@ static stw_status make(stw_saved_t *h, const stw_saved_options_t *o, stw_error *
     STW_TRY(stw_saved_make(&h->model, &options, &h->saved, err));
     STW_TRY(take_pieces(h, o, err));
     STW_TRY(stw_shares_make(h->pool, h->saved, h->world, h->held, h->n_held, &h->shares, err));
+    STW_TRY(stw_shares_check(h->saved, &h->shares, err));
     h->sources = stw_pool_array(h->pool, ((size_t)h->n_held + 1) * STW_N_SAVED, sizeof *h->sources);
     if (h->sources == NULL) STW_TRY(no_memory(err));
 out:

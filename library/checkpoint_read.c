@@ -107,7 +107,7 @@ out:
 typedef struct collector {
     const stw_checkpoint *checkpoint;
     stw_saved_t *h;
-    stw_saved *stored;
+    stw_saved_files *stored;
     stw_saved_kind from[STW_N_SAVED];
     bool done[STW_N_SAVED];
     uint32_t target; /* in h->sources */

@@ -14,7 +14,7 @@ struct stw_saved_t {
     stw_model model;
     stw_dtype *dtypes; /* [n_tensors] of parameters */
     const bool *frozen;
-    stw_saved *saved;
+    stw_saved_files *saved;
     stw_held *held;
     uint32_t n_held, rank, world;
     stw_shares shares;

@@ -93,7 +93,7 @@ static stw_status read_saved(stw_around *around, stw_act act, stw_error *err) {
     STW_TRY(stw_build_program(b, 0, act, &program, err));
     if (b->saved[act].blocks == NULL)
         STW_TRY(stw_read_saved(b->cost->job, program, b->pool, &b->saved[act], err));
-    const stw_saved *saved = &b->saved[act];
+    const stw_saved_acts *saved = &b->saved[act];
     uint64_t *before = stw_pool_array(b->pool, (size_t)saved->n + 1, sizeof *before);
     if (before == NULL) return stw_planner_no_memory(err);
     for (uint32_t i = 0; i < saved->n; i++) before[i + 1] = before[i] + saved->gpu[i];
@@ -106,7 +106,7 @@ out:
 static stw_status order_blocks(stw_around *around, stw_error *err) {
     const stw_model *model = around->cost->job->model;
     stw_pool *pool = around->build->pool;
-    const stw_saved *kept = &around->build->saved[STW_ACT_KEEP];
+    const stw_saved_acts *kept = &around->build->saved[STW_ACT_KEEP];
     around->n = kept->n;
     around->blocks = kept->blocks;
     around->group = stw_pool_array(pool, kept->n, sizeof *around->group);

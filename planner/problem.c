@@ -138,7 +138,7 @@ static bool act_admitted(const stw_job *job, stw_act act) {
 
 /* Blocks that keep nothing have nothing to choose. The first stage need not have all groups. */
 static bool saves(const stw_build *b, uint32_t group) {
-    const stw_saved *kept = &b->saved[STW_ACT_KEEP];
+    const stw_saved_acts *kept = &b->saved[STW_ACT_KEEP];
     if (b->cost->job->engine->stage != NULL) return true;
     for (uint32_t i = 0; i < kept->n; i++)
         if (b->cost->job->model->blocks[kept->blocks[i]].group == group && kept->gpu[i] > 0)

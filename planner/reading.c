@@ -527,12 +527,12 @@ out:
 /* Bytes on the GPU come before their block's forward, copies of them on the host after it. What has
  * gone when the loss is computed, or the first backward of a stage without one, is not kept. */
 stw_status stw_read_saved(const stw_job *job, const stw_program *program, stw_pool *pool,
-                          stw_saved *out, stw_error *err) {
+                          stw_saved_acts *out, stw_error *err) {
     uint32_t n_blocks = job->model->n_blocks;
     const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
-    *out = (stw_saved){.blocks = stw_pool_array(pool, n_blocks, sizeof *out->blocks),
-                       .gpu = stw_pool_array(pool, n_blocks, sizeof *out->gpu),
-                       .host = stw_pool_array(pool, n_blocks, sizeof *out->host)};
+    *out = (stw_saved_acts){.blocks = stw_pool_array(pool, n_blocks, sizeof *out->blocks),
+                            .gpu = stw_pool_array(pool, n_blocks, sizeof *out->gpu),
+                            .host = stw_pool_array(pool, n_blocks, sizeof *out->host)};
     if (out->blocks == NULL || out->gpu == NULL || out->host == NULL)
         return stw_planner_no_memory(err);
     stw_live live = {0};

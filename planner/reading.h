@@ -158,13 +158,13 @@ STW_MUST_USE stw_status stw_read_forward(const stw_job *job, const stw_program *
                                          stw_pool *pool, stw_forward_reading *out, stw_error *err);
 
 /** Bytes of activations that each block keeps from its forward to its backward. */
-typedef struct stw_saved {
+typedef struct stw_saved_acts {
     uint32_t n;           /* blocks in the order of their forward */
     uint32_t *blocks;     /* [n] */
     uint64_t *gpu, *host; /* [n] */
-} stw_saved;
+} stw_saved_acts;
 
 STW_MUST_USE stw_status stw_read_saved(const stw_job *job, const stw_program *program,
-                                       stw_pool *pool, stw_saved *out, stw_error *err);
+                                       stw_pool *pool, stw_saved_acts *out, stw_error *err);
 
 #endif

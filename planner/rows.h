@@ -15,14 +15,14 @@ typedef struct stw_place_bytes {
 
 typedef struct stw_build {
     stw_cost *cost;
-    stw_pool *pool;              /* for data that is needed only during construction */
-    stw_program **programs;      /* [n_places][STW_N_ACTS] see stw_build_program */
-    stw_place_bytes *bytes;      /* [n_kinds][n_places][n_rings] */
-    stw_flow *flows;             /* [n_places][n_rings] of the largest kind */
-    stw_flow *best_flows;        /* the same, if each place has all caches */
-    stw_saved saved[STW_N_ACTS]; /* n 0: not read */
-    uint64_t *stash_bytes;       /* [n_acts] host bytes of activations per block */
-    uint64_t *staging_bytes;     /* [n_kinds][n_loads][STW_N_TIERS] bytes of load staging */
+    stw_pool *pool;                   /* of what is needed only while rows are made */
+    stw_program **programs;           /* [n_places][STW_N_ACTS] see stw_build_program */
+    stw_place_bytes *bytes;           /* [n_kinds][n_places][n_rings] */
+    stw_flow *flows;                  /* [n_places][n_rings] of the largest kind */
+    stw_flow *best_flows;             /* the same, all caches left to each place */
+    stw_saved_acts saved[STW_N_ACTS]; /* n 0: not read */
+    uint64_t *stash_bytes;            /* [n_acts] of activations on the host, per block */
+    uint64_t *staging_bytes;          /* [n_kinds][n_loads][STW_N_TIERS] of the load */
     uint64_t context_bytes, process_bytes;
     bool seconds; /* rows of seconds are made */
     bool rough;   /* counts of blocks on straight lines are not simulated */

@@ -329,7 +329,7 @@ out:
 static void find_stashes(const stw_around *around) {
     const stw_cost *cost = around->cost;
     for (uint32_t a = 0; a < cost->n_acts; a++) {
-        const stw_saved *saved = &around->build->saved[cost->acts[a].act];
+        const stw_saved_acts *saved = &around->build->saved[cost->acts[a].act];
         for (uint32_t i = 0; i < around->n; i++)
             if (around->group[i] == cost->acts[a].group)
                 around->build->stash_bytes[a] =

@@ -15,7 +15,7 @@
 /* The programs of a kind of rank under one policy. */
 typedef struct reading {
     bool has;
-    stw_saved saved;
+    stw_saved_acts saved;
     uint64_t all;      /* activations that all blocks with a policy keep */
     uint64_t backward; /* peak of forward and backward beyond what is there before it */
     uint64_t step;     /* peak of the steps */

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/checkpoint/buckets.h"
+#include "plan/engines/save_plan.h"
 #include "plan/files/plan_file.h"
 #include "reports/plan_sections.h"
 
@@ -272,6 +274,29 @@ static void put_comparison(const stw_comparison *comparison, const rows *out) {
     }
 }
 
+/* What each rank writes of a checkpoint of Stowage's own; ranks that write as much in one row. */
+static stw_status put_saves(const stw_plan *plan, const rows *out, stw_error *err) {
+    static const char *const section = "checkpoint";
+    const stw_save_plan *saves = NULL;
+    char ranks[48];
+    if (!stw_run_spec_saves_own(&plan->run)) return STW_STATUS_OK;
+    const stw_status status = stw_save_plan_of(plan->job, &saves, err);
+    if (status != STW_STATUS_OK) return status;
+    row_u64(out, section, "", section, "files", saves->n_files, "count");
+    row_u64(out, section, "", section, "bytes", saves->bytes, "B");
+    row_u64(out, section, "every rank", section, "buckets",
+            stw_save_buckets(STW_SAVE_BUCKET_BYTES, stw_run_spec_copies(&plan->run)), "count");
+    for (uint32_t r = 0, end = 0; r < plan->job->world; r = end) {
+        while (end < plan->job->world && saves->rank_bytes[end] == saves->rank_bytes[r]) end++;
+        if (end == r + 1)
+            snprintf(ranks, sizeof ranks, "rank %" PRIu32, r);
+        else
+            snprintf(ranks, sizeof ranks, "ranks %" PRIu32 "-%" PRIu32, r, end - 1);
+        row_u64(out, section, ranks, section, "written", saves->rank_bytes[r], "B");
+    }
+    return STW_STATUS_OK;
+}
+
 stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
                                const stw_comparison *comparison, const char *name, bool heads,
                                stw_text *text, stw_error *err) {
@@ -285,6 +310,8 @@ stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
     put_roles(plan, out);
     put_peaks(plan, &facts, out);
     put_times(plan, &facts, run, out);
+    const stw_status status = put_saves(plan, out, err);
+    if (status != STW_STATUS_OK) return status;
     put_solver(plan, out);
     put_answers(plan, out);
     if (comparison != NULL) put_comparison(comparison, out);

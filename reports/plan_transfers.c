@@ -6,10 +6,12 @@
 #include <stdio.h>
 
 #include "core/checked.h"
+#include "plan/engines/save_plan.h"
 #include "plan/engines/sync_plan.h"
 #include "plan/engines/weight_sync.h"
 #include "plan/files/plan_file.h"
 #include "plan/program/collectives.h"
+#include "plan/program/demand.h"
 #include "plan/spec/registry.h"
 #include "reports/plan_sections.h"
 
@@ -31,8 +33,10 @@ typedef struct saving {
     uint64_t most; /* that one rank writes */
 } saving;
 
-static saving saving_of(const stw_plan *plan) {
+static saving saving_of(const stw_section *s) {
+    const stw_plan *plan = s->plan;
     const stw_job *job = plan->job;
+    const stw_save_plan *saves = NULL;
     saving all = {0};
     for (uint32_t k = 0; k < job->n_kinds; k++) {
         const uint64_t own = sum(plan->programs[k], STW_PHASE_CHECKPOINT, STW_OP_FILE_WRITE);
@@ -43,6 +47,15 @@ static saving saving_of(const stw_plan *plan) {
         all.bytes = stw_plus(all.bytes, stw_times(own, ranks));
         all.most = stw_max_u64(all.most, own);
         all.writers += ranks;
+    }
+    if (all.bytes > 0 && stw_run_spec_saves_own(&plan->run)) { /* of kinds: their busiest rank's */
+        if (stw_save_plan_of(job, &saves, NULL) != STW_STATUS_OK) {
+            s->out->failed = true;
+            return all;
+        }
+        all.bytes = saves->bytes;
+        all.writers = 0;
+        for (uint32_t r = 0; r < job->world; r++) all.writers += saves->rank_bytes[r] > 0;
     }
     for (uint32_t n = 0; n < job->n_node_kinds; n++)
         all.staged = stw_max_u64(all.staged, plan->node_peaks[n]
@@ -86,26 +99,45 @@ static uint64_t free_on_hosts(const stw_plan *plan) {
     return left;
 }
 
-/* What more copies on the host would do: as many bytes as the disk takes while the step waits. */
+/* Seconds in which the GPU's link moves what a save takes from there. */
+static double link_s(const stw_plan *plan) {
+    const stw_program *program = plan->programs[plan->job->largest];
+    const stw_movement *m = stw_program_movement(program, STW_PHASE_CHECKPOINT);
+    double seconds = 0;
+    for (uint32_t i = 0; i < m->n_ops; i++) {
+        stw_demand demand;
+        if (program->ops[m->first_op + i].stream != STW_STREAM_D2H) continue;
+        stw_demand_op(plan->job, &program->ops[m->first_op + i], &demand);
+        seconds += stw_demand_alone_s(&demand);
+    }
+    return seconds;
+}
+
+/* What more buckets on the host would do: as many bytes as the disk takes while training waits. */
 static void put_copies(const stw_section *s, const saving *all, double stall_s) {
     const stw_plan *plan = s->plan;
-    const double share = plan->save_s > 0 ? stall_s / plan->save_s : 0;
+    const double disk_s = stall_s - link_s(plan);
+    if (plan->save_s <= 0 || disk_s < stall_s / 100) return;
+    const double share = disk_s / plan->save_s;
     const uint64_t mib = 1ull << 20;
     const uint64_t more = stw_times(stw_div_up_u64(stw_scaled(all->most, share), mib), mib);
     const uint64_t copies = stw_plus(plan->run.checkpoint.copies_bytes, more);
     const uint64_t node = stw_times(more, plan->job->ranks_per_node), left = free_on_hosts(plan);
     if (node <= left)
-        stw_doc_line(s->out, s->format,
-                     "--set checkpoint.copies=%" PRIu64 "MiB, or auto, takes this wait away: the "
-                     "step copies what is not written yet. That is %s more of a node's host, of "
-                     "which %s are free.",
-                     copies / mib, stw_word_gib(node).text, stw_word_gib(left).text);
+        stw_doc_line(
+            s->out, s->format,
+            "--set checkpoint.copies=%" PRIu64 "MiB, or auto, spares %s of this wait: "
+            "what is not written yet waits on the host. That is %s more of a node's host, of "
+            "which %s are free.",
+            copies / mib, stw_word_seconds(disk_s).text, stw_word_gib(node).text,
+            stw_word_gib(left).text);
     else
         stw_doc_line(s->out, s->format,
-                     "Copies of what is not written yet would take this wait away, but are %s more "
-                     "of a node's host, of which %s are free; checkpoint.copies: auto copies as "
-                     "much as fits.",
-                     stw_word_gib(node).text, stw_word_gib(left).text);
+                     "More buckets on the host would spare %s of this wait, but are %s more of it "
+                     "per node, of which %s are free; checkpoint.copies: auto takes as much as "
+                     "fits.",
+                     stw_word_seconds(disk_s).text, stw_word_gib(node).text,
+                     stw_word_gib(left).text);
 }
 
 /* How long a save takes, and what it stops. */
@@ -124,14 +156,14 @@ static void put_stall(const stw_section *s, const saving *all) {
     }
     if (stall_s <= 0) {
         stw_doc_line(s->out, s->format,
-                     "A save takes %s beside training and stops nothing: it is ahead of the next "
-                     "step, or within the buckets on the host that the step copies to.",
+                     "A save takes %s beside training and stops nothing: before the next step "
+                     "changes state, it is written or in a bucket on the host.",
                      stw_word_seconds(save_s).text);
         return;
     }
     stw_doc_line(s->out, s->format,
-                 "A save takes %s beside training. The next step copies what the buckets on the "
-                 "host hold, and waits for the rest: %s.",
+                 "A save takes %s. Training waits until state on the GPU, and what the next step "
+                 "changes, is in the buckets on the host: %s.",
                  stw_word_seconds(save_s).text, stw_word_seconds(stall_s).text);
     put_copies(s, all, stall_s);
 }
@@ -157,7 +189,7 @@ static void put_kept(const stw_section *s, const saving *all) {
 
 static void put_checkpoint(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    const saving all = saving_of(plan);
+    const saving all = saving_of(s);
     if (all.bytes == 0) return;
     stw_doc_line(s->out, s->format,
                  "Checkpoint: %s after one iteration of %" PRIu64 ", in %" PRIu64

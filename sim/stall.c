@@ -39,7 +39,7 @@ static double framework_s(const stw_sim *sim, const stw_movement *save) {
 
 /* ---- Stowage's own ---- */
 
-/* Seconds from the save's begin to that of the next step. */
+/* Seconds from when the run goes on to the begin of the next step. */
 static double before_step_s(const stw_sim *sim) {
     const uint64_t steps = stw_max_u64(stw_job_passes(sim->job, STW_PHASE_OPTIMIZER_STEP), 1);
     const double hidden_s =
@@ -70,43 +70,25 @@ static void find_reached(const stw_sim *sim, const stw_movement *step, double *r
     }
 }
 
-/* Bytes that buckets on the host hold. */
-static uint64_t held_bytes(const stw_program *program) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < program->n_ops; i++) {
-        const stw_op *op = &program->ops[i];
-        if (op->kind == STW_OP_ALLOC && op->component == STW_COMPONENT_CHECKPOINT_STAGING)
-            bytes = stw_plus(bytes, op->bytes);
-    }
-    return bytes;
-}
-
-/* The longest wait for a bucket. All but `held` bytes of what precedes its end must be written.
- * @param before_s of the step's begin @param reached_s [n] */
-static double longest_wait_s(const stw_sim *sim, const stw_movement *save, double before_s,
+/* The longest wait for a bucket of the state on the host or NVMe.
+ * @param begin_s of the step, after the save's begin @param reached_s [n] */
+static double longest_wait_s(const stw_sim *sim, const stw_movement *save, double begin_s,
                              const double *reached_s, uint32_t n) {
-    const double begin_s = sim->phase_start_s[STW_PHASE_CHECKPOINT];
-    const uint64_t held = held_bytes(sim->program);
-    uint32_t behind = save->first_op; /* the writes from here on are held */
-    uint64_t bytes = 0;               /* of these up to now */
-    double written_s = 0, wait_s = 0;
+    const double save_s = sim->phase_start_s[STW_PHASE_CHECKPOINT];
+    double wait_s = 0, first_s = INFINITY;
+    for (uint32_t b = 0; b < n; b++) first_s = fmin(first_s, reached_s[b]);
     for (uint32_t i = save->first_op; i < save->first_op + save->n_ops; i++) {
         const stw_op *op = &sim->program->ops[i];
-        if (op->kind != STW_OP_FILE_WRITE) continue;
-        for (bytes = stw_plus(bytes, op->bytes); bytes > held && behind <= i; behind++) {
-            const stw_op *oldest = &sim->program->ops[behind];
-            if (oldest->kind != STW_OP_FILE_WRITE) continue;
-            bytes -= oldest->bytes;
-            written_s = sim->ops[behind].end_s - begin_s;
-        }
-        if (op->unit < n) wait_s = fmax(wait_s, written_s - before_s - reached_s[op->unit]);
+        if (op->kind != STW_OP_PASS && op->kind != STW_OP_NVME_READ) continue;
+        const double reached = op->unit < n ? reached_s[op->unit] : first_s;
+        wait_s = fmax(wait_s, sim->ops[i].end_s - save_s - begin_s - reached);
     }
     return wait_s;
 }
 
 static stw_status own_s(stw_sim *sim, const stw_movement *save, stw_error *err) {
     const stw_movement *step = stw_program_movement(sim->program, STW_PHASE_OPTIMIZER_STEP);
-    const double before_s = before_step_s(sim);
+    const double gpu_s = copied_s(sim, save);
     uint32_t n = 0;
     for (uint32_t i = save->first_op; i < save->first_op + save->n_ops; i++) {
         const stw_op *op = &sim->program->ops[i];
@@ -116,9 +98,10 @@ static stw_status own_s(stw_sim *sim, const stw_movement *save, stw_error *err) 
     if (reached_s == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a checkpoint's stall");
     if (step != NULL) find_reached(sim, step, reached_s, n);
-    sim->stall_s = fmax(fmax(0, behind_s(sim)), copied_s(sim, save) - before_s);
+    sim->stall_s = gpu_s;
     if (step != NULL)
-        sim->stall_s = fmax(sim->stall_s, longest_wait_s(sim, save, before_s, reached_s, n));
+        sim->stall_s += longest_wait_s(sim, save, gpu_s + before_step_s(sim), reached_s, n);
+    sim->stall_s = fmax(sim->stall_s, behind_s(sim));
     return STW_STATUS_OK;
 }
 

@@ -6,14 +6,15 @@
  * also waits for a previous save that is not complete, so that a save adds at least its seconds
  * minus those of checkpoint.every iterations.
  *
- * Stowage's own save does not stop training when it begins. Let B be the seconds until the next
- * step begins (passes for log-probabilities, forward and backward, minus the hidden seconds of a
- * step). The save adds
- *     max(0, last copy from the GPU - B, max over buckets of written(b) - B - reached(b)),
- * where reached(b) is the time at which the step first changes bucket b of the state on the host or
- * NVMe, and written(b) the time at which the save has written it. The step does not wait for
- * buckets that fit in the copies on the host. The model does not count the bandwidth that writes
- * take from training: host memory, and the disk if state on NVMe is streamed. */
+ * Stowage's own stops it until what lies on the GPU is in buckets on the host; c are these seconds.
+ * With B the seconds from then until the next step begins (passes for log-probabilities, forward
+ * and backward, less what of a step goes on beside them), it adds
+ *     c + max(0, max over buckets of read(b) - c - B - reached(b)),
+ * where reached(b) is when the step first changes bucket b of the state on the host or NVMe, and
+ * read(b) when all of it is in buckets on the host, each of which is free once what it held before
+ * is written. State that no bucket of the layout cuts counts as the first to be reached. Not
+ * counted is what writes take from the training beside them: host memory bandwidth, and the disk
+ * where state on NVMe is streamed. */
 #ifndef STW_SIM_STALL_H
 #define STW_SIM_STALL_H
 

@@ -25,7 +25,7 @@ static stw_status add(stw_pool *pool, const char *name, const char *data, uint64
     return STW_STATUS_OK;
 }
 
-static stw_status list_files(stw_manifest *m, const stw_saved *saved, stw_error *err) {
+static stw_status list_files(stw_manifest *m, const stw_saved_files *saved, stw_error *err) {
     m->files = stw_pool_array(m->pool, (size_t)saved->n_files + 1, sizeof *m->files);
     if (m->files == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "checkpoint", "out of memory");
     m->n_files = saved->n_files;
@@ -36,7 +36,7 @@ static stw_status list_files(stw_manifest *m, const stw_saved *saved, stw_error 
     return STW_STATUS_OK;
 }
 
-stw_status stw_save_texts(stw_pool *pool, stw_manifest *manifest, const stw_saved *saved,
+stw_status stw_save_texts(stw_pool *pool, stw_manifest *manifest, const stw_saved_files *saved,
                           const char *config, stw_save_text texts[STW_SAVE_TEXTS], uint32_t *n,
                           stw_error *err) {
     stw_status status = STW_STATUS_OK;

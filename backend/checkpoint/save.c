@@ -25,13 +25,15 @@
 
 /* Bytes of a file, somewhere in a bucket's memory. */
 typedef struct piece {
+    uint32_t file;
     uint64_t offset, bytes, at;
 } piece;
 
 typedef struct bucket {
     unsigned char *memory;
     uint64_t used;
-    uint32_t file, n;
+    uint32_t n;
+    uint32_t marked; /* of the marker: the bucket of its first piece; each file has one */
     size_t room;
     piece *pieces;
     bool full;
@@ -41,7 +43,8 @@ struct stw_saver {
     stw_saver_options options;
     stw_save_head head; /* of the save */
     stw_plain_io *io;
-    bucket buckets[2];
+    uint32_t n_buckets;
+    bucket *buckets;   /* [n_buckets]; they take turns */
     stw_plain **files; /* [n_files] opened by the writer */
     /* of a save */
     bool begun, threads[2]; /* reader, writer */
@@ -53,7 +56,7 @@ struct stw_saver {
     uint32_t n_texts;
     uint32_t next; /* item, and bytes of it, that are read next */
     uint64_t done;
-    unsigned filling; /* which bucket is filled next; they take turns */
+    uint32_t filling; /* which bucket is filled next */
     double start_s, waited_s;
     pthread_mutex_t mutex; /* of what follows, and of bucket.full */
     pthread_cond_t change;
@@ -101,33 +104,38 @@ static stw_status add_piece(bucket *b, const piece *p, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-/* Where in the bucket a byte of the file goes: as it lies in the file, modulo a block. */
-static uint64_t place_of(const bucket *b, uint64_t offset) {
-    const piece *last = b->n > 0 ? &b->pieces[b->n - 1] : NULL;
-    if (last != NULL && last->offset + last->bytes == offset) return b->used;
+static piece *last_piece(const bucket *b) { return b->n > 0 ? &b->pieces[b->n - 1] : NULL; }
+
+/* Does a byte of a file follow the last one? */
+static bool follows(const piece *last, uint32_t file, uint64_t offset) {
+    return last != NULL && last->file == file && last->offset + last->bytes == offset;
+}
+
+/* Where in the bucket a byte of a file goes: as it lies in the file, modulo a block. */
+static uint64_t place_of(const bucket *b, uint32_t file, uint64_t offset) {
+    if (follows(last_piece(b), file, offset)) return b->used;
     const uint64_t at = b->used / BLOCK * BLOCK + offset % BLOCK;
     return at >= b->used ? at : at + BLOCK;
 }
 
-/* As much of the next item as the bucket has room for. *full: it has none, or for another file. */
+/* As much of the next item as the bucket has room for. *full: it has none. */
 static stw_status fill_item(stw_saver *s, bucket *b, bool *full, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_save_item *item = &s->head.items[s->next];
     const uint64_t offset = item->offset + s->done, room = s->options.bucket_bytes;
-    const uint64_t at = place_of(b, offset);
-    *full = b->n > 0 && (b->file != item->file || at >= room);
+    const uint64_t at = place_of(b, item->file, offset);
+    *full = at >= room;
     if (*full) return status;
     const uint64_t bytes = stw_min_u64(item->bytes - s->done, room - at);
-    piece *last = b->n > 0 ? &b->pieces[b->n - 1] : NULL;
+    piece *last = last_piece(b);
     STW_TRY(s->head.read(s->head.state, item, s->done, b->memory + at, bytes, err));
-    if (b->n == 0)
+    if (last == NULL || last->file != item->file)
         STW_TRY(stw_marker_begin(&s->marker, s->options.saved->files[item->file].name, err));
     STW_TRY(stw_marker_add(&s->marker, offset, bytes, err));
-    if (last != NULL && at == b->used && last->offset + last->bytes == offset)
+    if (follows(last, item->file, offset))
         last->bytes += bytes;
     else
-        STW_TRY(add_piece(b, &(piece){offset, bytes, at}, err));
-    b->file = item->file;
+        STW_TRY(add_piece(b, &(piece){item->file, offset, bytes, at}, err));
     b->used = at + bytes;
     s->done += bytes;
     if (s->done == item->bytes) {
@@ -139,12 +147,18 @@ out:
     return status;
 }
 
-static uint64_t hash_of(const bucket *b, XXH3_state_t *state) {
-    if (b->n == 1) return XXH3_64bits(b->memory + b->pieces[0].at, b->pieces[0].bytes);
+/* Of the pieces of one file from *first on, which it moves behind them. */
+static uint64_t hash_of(const bucket *b, uint32_t *first, XXH3_state_t *state) {
+    const uint32_t file = b->pieces[*first].file;
     XXH3_64bits_reset(state);
-    for (uint32_t i = 0; i < b->n; i++)
-        XXH3_64bits_update(state, b->memory + b->pieces[i].at, b->pieces[i].bytes);
+    for (; *first < b->n && b->pieces[*first].file == file; ++*first)
+        XXH3_64bits_update(state, b->memory + b->pieces[*first].at, b->pieces[*first].bytes);
     return XXH3_64bits_digest(state);
+}
+
+static void mark_hashes(stw_saver *s, const bucket *b, XXH3_state_t *state) {
+    for (uint32_t i = 0, marked = b->marked; i < b->n; marked++)
+        s->marker.buckets[marked].hash = hash_of(b, &i, state);
 }
 
 /* The next bucket, once it is empty; NULL where the save has failed. */
@@ -155,9 +169,10 @@ static bucket *take_empty(stw_saver *s) {
     const bool failed = s->status != STW_STATUS_OK;
     pthread_mutex_unlock(&s->mutex);
     if (failed) return NULL;
-    s->filling = 1 - s->filling;
+    s->filling = (s->filling + 1) % s->n_buckets;
     b->n = 0;
     b->used = 0;
+    b->marked = s->marker.n_buckets;
     return b;
 }
 
@@ -170,7 +185,7 @@ static stw_status fill_until(stw_saver *s, uint32_t end, stw_error *err) {
     while (s->next < end && (b = take_empty(s)) != NULL) {
         bool full = false;
         while (s->next < end && !full) STW_TRY(fill_item(s, b, &full, err));
-        s->marker.buckets[s->marker.n_buckets - 1].hash = hash_of(b, state);
+        mark_hashes(s, b, state);
         pthread_mutex_lock(&s->mutex);
         b->full = true;
         s->turn = s->next < s->head.n_items ? s->head.items[s->next].turn : UINT32_MAX;
@@ -213,10 +228,10 @@ static stw_status open_file(stw_saver *s, uint32_t file, stw_error *err) {
 
 static stw_status write_bucket(stw_saver *s, const bucket *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    STW_TRY(open_file(s, b->file, err));
     for (uint32_t i = 0; i < b->n; i++) {
         const piece *p = &b->pieces[i];
-        STW_TRY(stw_plain_write(s->files[b->file], p->offset, b->memory + p->at, p->bytes, err));
+        STW_TRY(open_file(s, p->file, err));
+        STW_TRY(stw_plain_write(s->files[p->file], p->offset, b->memory + p->at, p->bytes, err));
         s->result.bytes += p->bytes;
     }
 out:
@@ -224,19 +239,19 @@ out:
 }
 
 /* The next full bucket; NULL where none comes any more. */
-static bucket *take_full(stw_saver *s, unsigned *writing) {
+static bucket *take_full(stw_saver *s, uint32_t *writing) {
     bucket *b = &s->buckets[*writing];
     pthread_mutex_lock(&s->mutex);
     while (!b->full && !s->read && s->status == STW_STATUS_OK)
         pthread_cond_wait(&s->change, &s->mutex);
     const bool none = !b->full || s->status != STW_STATUS_OK;
     pthread_mutex_unlock(&s->mutex);
-    *writing = 1 - *writing;
+    *writing = (*writing + 1) % s->n_buckets;
     return none ? NULL : b;
 }
 
 static stw_status write_buckets(stw_saver *s, stw_error *err) {
-    unsigned writing = 0;
+    uint32_t writing = 0;
     for (bucket *b = take_full(s, &writing); b != NULL; b = take_full(s, &writing)) {
         const stw_status status = write_bucket(s, b, err);
         if (status != STW_STATUS_OK) return status;
@@ -264,7 +279,7 @@ out:
 static stw_status write_head(stw_saver *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     char path[STW_CHECKPOINT_PATH + 64];
-    const stw_saved *saved = s->options.saved;
+    const stw_saved_files *saved = s->options.saved;
     for (uint32_t f = 0; f < saved->n_files; f++) {
         const stw_saved_file *file = &saved->files[f];
         STW_TRY(open_file(s, f, err));
@@ -375,7 +390,7 @@ static stw_status prepare(stw_saver *s, const stw_save_head *head, stw_error *er
     s->filling = 0;
     s->waited_s = 0;
     s->read = s->finished = s->marked = false;
-    for (int b = 0; b < 2; b++) s->buckets[b].full = false;
+    for (uint32_t b = 0; b < s->n_buckets; b++) s->buckets[b].full = false;
     s->result = (stw_saver_result){.step = head->step};
     s->start_s = stw_process_now_s();
     s->partial = (stw_partial){.folder = s->head.folder,
@@ -481,8 +496,10 @@ stw_status stw_saver_new(const stw_saver_options *options, stw_saver **out, stw_
     pthread_cond_init(&s->change, NULL);
     s->turn = UINT32_MAX;
     s->files = calloc((size_t)options->saved->n_files + 1, sizeof *s->files);
-    if (s->files == NULL) STW_TRY(no_memory(err));
-    for (int b = 0; b < 2; b++) {
+    s->n_buckets = stw_save_buckets(s->options.bucket_bytes, options->copies_bytes);
+    s->buckets = calloc(s->n_buckets, sizeof *s->buckets);
+    if (s->files == NULL || s->buckets == NULL) STW_TRY(no_memory(err));
+    for (uint32_t b = 0; b < s->n_buckets; b++) {
         void *memory = NULL;
         if (posix_memalign(&memory, BLOCK, (size_t)s->options.bucket_bytes) != 0)
             STW_TRY(no_memory(err));
@@ -496,7 +513,9 @@ out:
     return status;
 }
 
-void *stw_saver_bucket(const stw_saver *s, int number, uint64_t *bytes) {
+uint32_t stw_saver_buckets(const stw_saver *s) { return s->n_buckets; }
+
+void *stw_saver_bucket(const stw_saver *s, uint32_t number, uint64_t *bytes) {
     *bytes = s->options.bucket_bytes;
     return s->buckets[number].memory;
 }
@@ -504,10 +523,11 @@ void *stw_saver_bucket(const stw_saver *s, int number, uint64_t *bytes) {
 void stw_saver_free(stw_saver *s) {
     if (s == NULL) return;
     join(s);
-    for (int b = 0; b < 2; b++) {
+    for (uint32_t b = 0; s->buckets != NULL && b < s->n_buckets; b++) {
         free(s->buckets[b].memory);
         free(s->buckets[b].pieces);
     }
+    free(s->buckets);
     free(s->files);
     stw_plain_io_close(s->io);
     stw_pool_free(s->pool);

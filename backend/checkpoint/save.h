@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank's part of saves, behind whatever the rank does meanwhile. Its bytes pass through two
- * buckets: one is filled from where the state lies and hashed, the other is written. Bytes that may
- * not wait (state on the GPU) are read before stw_saver_begin returns; the others by a thread, in
- * the order in which the next step will change them, and a step asks before it does. No call waits
- * for another rank. */
+/* One rank's part of saves, behind whatever the rank does meanwhile. Its bytes pass through
+ * buckets: one is filled from where the state lies and hashed, while the one before is written.
+ * Further buckets (checkpoint.copies) let the reader get ahead of the disk by as much. Bytes that
+ * may not wait (state on the GPU) are read before stw_saver_begin returns; the others by a thread,
+ * in the order in which the next step will change them, and a step asks before it does. No call
+ * waits for another rank. */
 #ifndef STW_BACKEND_CHECKPOINT_SAVE_H
 #define STW_BACKEND_CHECKPOINT_SAVE_H
 
 #include "backend/checkpoint/folder.h"
+#include "plan/checkpoint/buckets.h"
 #include "plan/checkpoint/saved.h"
 
 /** Bytes of a file that this rank writes, and where they come from. */
 typedef struct stw_save_item {
     uint64_t offset, bytes;
-    uint32_t file; /* of the stw_saved */
+    uint32_t file; /* of the stw_saved_files */
     uint32_t turn; /* when they change next, see stw_saver_wait */
     uint32_t where;
     uint64_t at; /* `where` and `at` are for the reader */
@@ -23,23 +25,23 @@ typedef struct stw_save_item {
 typedef stw_status stw_save_read(void *state, const stw_save_item *item, uint64_t skip, void *to,
                                  uint64_t bytes, stw_error *err);
 
-#define STW_SAVE_BUCKET_BYTES (32ull << 20)
-
 typedef struct stw_saver_options {
-    const stw_saved *saved; /* borrowed */
+    const stw_saved_files *saved; /* borrowed */
     uint32_t rank, world;
     uint64_t bucket_bytes; /* 0: STW_SAVE_BUCKET_BYTES; a multiple of 4096 */
+    uint64_t copies_bytes; /* of further buckets, see stw_save_buckets */
 } stw_saver_options;
 
 typedef struct stw_saver stw_saver;
-/** Takes memory for two buckets. */
+/** Takes memory for its buckets, whole pages. */
 STW_MUST_USE stw_status stw_saver_new(const stw_saver_options *options, stw_saver **out,
                                       stw_error *err);
 /** A save under way is finished first. NULL is fine. */
 void stw_saver_free(stw_saver *saver);
 
-/** Memory of bucket 0 or 1, for page-locking. */
-void *stw_saver_bucket(const stw_saver *saver, int number, uint64_t *bytes);
+/** How many buckets it has, and the memory of one, for page-locking. */
+uint32_t stw_saver_buckets(const stw_saver *saver);
+void *stw_saver_bucket(const stw_saver *saver, uint32_t number, uint64_t *bytes);
 
 /** A small file that rank 0 writes beside the others. */
 typedef struct stw_save_text {
@@ -90,7 +92,7 @@ uint64_t stw_save_name(uint64_t number, uint64_t step);
 /** @param config path of the model's config.json; NULL: none
  * @param pool of the texts */
 STW_MUST_USE stw_status stw_save_texts(stw_pool *pool, stw_manifest *manifest,
-                                       const stw_saved *saved, const char *config,
+                                       const stw_saved_files *saved, const char *config,
                                        stw_save_text texts[STW_SAVE_TEXTS], uint32_t *n,
                                        stw_error *err);
 

@@ -47,7 +47,7 @@ static void look(const finder *f, const stw_model *model, stw_saved_options *opt
 static stw_status look_at_params(const finder *f, const stw_model *model,
                                  stw_saved_options *options, stw_dtype *dtypes, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_saved *names = NULL;
+    stw_saved_files *names = NULL;
     uint32_t file, n;
     const stw_saved_options only = {.kinds = 1, .dtypes = {STW_DTYPE_BF16}};
     if ((options->kinds & 1u) == 0) return STW_STATUS_OK;
@@ -87,9 +87,9 @@ static stw_status place(const finder *f, stw_saved_entry *entry, stw_error *err)
 }
 
 static stw_status stored(const finder *f, const stw_model *model, const bool *frozen,
-                         stw_saved **out, stw_error *err) {
+                         stw_saved_files **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_saved *saved = NULL;
+    stw_saved_files *saved = NULL;
     stw_saved_options options = {.frozen = frozen};
     stw_dtype *dtypes = calloc((size_t)model->n_tensors + 1, sizeof *dtypes);
     if (dtypes == NULL) STW_TRY(no_memory(f, err));
@@ -106,7 +106,7 @@ out:
 }
 
 stw_status stw_checkpoint_stored(const stw_checkpoint *checkpoint, const stw_model *model,
-                                 const bool *frozen, stw_saved **out, stw_error *err) {
+                                 const bool *frozen, stw_saved_files **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const uint32_t n = checkpoint->manifest.n_files;
     finder f = {.c = checkpoint, .sets = calloc((size_t)n + 1, sizeof *f.sets)};

@@ -12,6 +12,6 @@
  * @return BAD_INPUT names a tensor that is missing, or of another shape */
 STW_MUST_USE stw_status stw_checkpoint_stored(const stw_checkpoint *checkpoint,
                                               const stw_model *model, const bool *frozen,
-                                              stw_saved **out, stw_error *err);
+                                              stw_saved_files **out, stw_error *err);
 
 #endif

@@ -15,6 +15,7 @@
 #include "backend/process.h"
 #include "core/checked.h"
 #include "core/units.h"
+#include "plan/checkpoint/buckets.h"
 
 #define TIMEOUT_S 120.0
 
@@ -69,6 +70,15 @@ static uint64_t node_bytes(const stw_rank_run *run, stw_tier tier) {
     return bytes;
 }
 
+/* Buckets of the checkpoints of this node's ranks. */
+static uint64_t save_bytes(const stw_rank_run *run) {
+    const uint64_t bucket = run->options->checkpoint_bucket > 0 ? run->options->checkpoint_bucket
+                                                                : STW_SAVE_BUCKET_BYTES;
+    const uint32_t n = stw_save_buckets(bucket, stw_run_spec_copies(&run->plan->run));
+    if (run->options->checkpoint == NULL) return 0;
+    return stw_times(stw_times(n, bucket), run->ranks.local_world);
+}
+
 static stw_status check_node(const stw_rank_run *run, stw_tier tier, uint64_t capacity,
                              stw_error *err) {
     uint64_t need = node_bytes(run, tier);
@@ -105,6 +115,7 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
         c->machine_host_bytes = node_bytes(run, STW_TIER_HOST);
     if (!run->backend->gpu && c->external[STW_TIER_GPU].address == NULL) /* host memory as well */
         c->machine_host_bytes = plus(c->machine_host_bytes, node_bytes(run, STW_TIER_GPU));
+    c->machine_host_bytes = plus(c->machine_host_bytes, save_bytes(run));
     c->local_rank = run->ranks.local_rank;
     c->local_world = run->ranks.local_world;
     c->types = run->types;

@@ -23,7 +23,7 @@
 struct stw_exec_resume {
     stw_resume_kept kept;       /* state on NVMe, */
     stw_checkpoint *checkpoint; /* or a checkpoint; NULL: none */
-    stw_saved *stored;
+    stw_saved_files *stored;
     stw_saved_kind source[STW_N_SAVED]; /* which kind a kind is made of */
     unsigned char *scratch;             /* [SCRATCH_BYTES] converted values */
 };

@@ -22,7 +22,8 @@
 #include <xxhash.h>
 
 struct stw_exec_saves {
-    stw_saved_job *job;
+    stw_saved_files *saved;
+    stw_job_shares shares;
     stw_saver *saver;
     stw_save_item *items;
     uint32_t n_items, n_now;
@@ -33,7 +34,7 @@ struct stw_exec_saves {
     uint64_t last_step;  /* of the last one that ended well; 0: none */
     int lock;            /* rank 0's, of the folder; -1: none */
     bool tidied;
-    bool locked[2]; /* buckets that are page-locked */
+    bool *locked; /* [of the saver's buckets] they are page-locked */
 };
 
 static stw_status no_memory(stw_error *err) {
@@ -68,11 +69,10 @@ static stw_status add_item(void *state, const stw_located *at, stw_error *err) {
     const stw_layout *layout = c->run->layout;
     stw_exec_saves *s = c->saves;
     const uint64_t each = c->row->bytes / c->row->n;
-    const bool in_buckets =
-        layout->n_buckets > 0 && (c->run->job->one_cut || at->region->space == STW_SPACE_OPTIMIZER);
+    const bool in_buckets = stw_layout_in_buckets(c->run->job, layout, at->region);
     for (uint64_t done = 0, n = 0; done < at->n; done += n) {
         const uint64_t param = at->param + done;
-        stw_save_item item = {.file = c->saves->job->saved->entries[c->row->entry].file,
+        stw_save_item item = {.file = c->saves->saved->entries[c->row->entry].file,
                               .where = (uint32_t)at->region->tier};
         n = at->n - done;
         if (in_buckets) {
@@ -112,19 +112,20 @@ static int compare(const void *a, const void *b) {
 static stw_status find_items(stw_rank_run *run, stw_exec_saves *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_layout *layout = run->layout;
-    const stw_shares *shares = &s->job->shares;
+    const stw_shares *shares = &s->shares.shares;
+    const uint32_t own = s->shares.own;
     collector c = {.run = run, .saves = s};
     s->turn_of = stw_pool_array(run->pool, (size_t)layout->n_buckets + 1, sizeof *s->turn_of);
     if (s->turn_of == NULL) return no_memory(err);
     for (uint32_t i = 0; i < layout->n_buckets; i++) s->turn_of[layout->order[i]] = i + 1;
-    for (uint32_t i = shares->first[run->ranks.rank]; i < shares->first[run->ranks.rank + 1]; i++)
+    for (uint32_t i = shares->first[own]; i < shares->first[own + 1]; i++)
         for (uint32_t k = 0; k < STW_N_SAVED; k++) {
             const stw_share *share = &shares->shares[i];
             if ((share->kinds & 1u << k) == 0) continue;
             const stw_saved_source source =
-                stw_saved_in_tensor(s->job->saved, (stw_saved_kind)k, share->tensor, &share->box);
+                stw_saved_in_tensor(s->saved, (stw_saved_kind)k, share->tensor, &share->box);
             c.source = &source;
-            STW_TRY(stw_saved_rows(s->job->saved, &source, add_row, &c, err));
+            STW_TRY(stw_saved_rows(s->saved, &source, add_row, &c, err));
         }
     if (s->n_items > 1) qsort(s->items, s->n_items, sizeof *s->items, compare);
     while (s->n_now < s->n_items && s->items[s->n_now].where == STW_TIER_GPU) s->n_now++;
@@ -158,7 +159,7 @@ static void page_lock(stw_rank_run *run, bool lock) {
     stw_error why = STW_ERROR_INIT;
     uint64_t bytes = 0;
     if (run->backend->page_lock == NULL || s->n_now == 0) return;
-    for (int b = 0; b < 2; b++) {
+    for (uint32_t b = 0; b < stw_saver_buckets(s->saver); b++) {
         void *memory = stw_saver_bucket(s->saver, b, &bytes);
         if (s->locked[b] == lock) continue;
         if (run->backend->page_lock(run->device, memory, bytes, lock, &why) != STW_STATUS_OK)
@@ -175,13 +176,17 @@ stw_status stw_exec_saves_open(stw_rank_run *run, stw_error *err) {
     stw_exec_saves *s = run->saves = stw_pool_alloc(run->pool, sizeof *s);
     if (s == NULL) return no_memory(err);
     s->lock = -1;
-    STW_TRY(stw_saved_job_new(run->job, &s->job, err));
+    STW_TRY(stw_job_saved(run->job, &s->saved, err));
+    STW_TRY(stw_job_share(run->job, s->saved, run->ranks.rank, run->pool, &s->shares, err));
     STW_TRY(find_items(run, s, err));
-    const stw_saver_options options = {.saved = s->job->saved,
+    const stw_saver_options options = {.saved = s->saved,
                                        .rank = run->ranks.rank,
                                        .world = run->ranks.world,
-                                       .bucket_bytes = o->checkpoint_bucket};
+                                       .bucket_bytes = o->checkpoint_bucket,
+                                       .copies_bytes = stw_run_spec_copies(&run->plan->run)};
     STW_TRY(stw_saver_new(&options, &s->saver, err));
+    s->locked = stw_pool_array(run->pool, stw_saver_buckets(s->saver), sizeof *s->locked);
+    if (s->locked == NULL) STW_TRY(no_memory(err));
     page_lock(run, true);
     if (run->ranks.rank == 0) STW_TRY(stw_checkpoint_lock(o->checkpoint, &s->lock, err));
 out:
@@ -264,8 +269,8 @@ static stw_status make_texts(const stw_rank_run *run, const stw_save_head *head,
     m.factors = factors;
     STW_TRY(stw_exec_state_terms(run, &lines, err));
     STW_TRY(stw_manifest_take_terms(&m, lines.data != NULL ? lines.data : "", err));
-    STW_TRY(stw_save_texts(pool, &m, run->saves->job->saved, run->options->checkpoint_config, texts,
-                           n, err));
+    STW_TRY(stw_save_texts(pool, &m, run->saves->saved, run->options->checkpoint_config, texts, n,
+                           err));
 out:
     stw_text_free(&lines);
     return status;
@@ -356,9 +361,9 @@ void stw_exec_saves_close(stw_rank_run *run) {
     if (run->saves == NULL) return;
     stw_exec_saves_finish(run);
     check_last(run);
-    if (run->saves->saver != NULL) page_lock(run, false);
+    if (run->saves->locked != NULL) page_lock(run, false);
     stw_saver_free(run->saves->saver);
-    stw_saved_job_free(run->saves->job);
+    stw_saved_free(run->saves->saved);
     if (run->saves->lock >= 0) (void)close(run->saves->lock);
     run->saves = NULL;
 }

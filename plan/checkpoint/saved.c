@@ -26,7 +26,7 @@ void stw_saved_fold(uint32_t rank, const uint64_t *shape, uint64_t out[STW_BOX_D
         out[STW_BOX_DIMS - 1] = stw_times(out[STW_BOX_DIMS - 1], shape[d]);
 }
 
-stw_dtype stw_saved_dtype(const stw_saved *saved, stw_saved_kind kind, uint32_t tensor) {
+stw_dtype stw_saved_dtype(const stw_saved_files *saved, stw_saved_kind kind, uint32_t tensor) {
     return kind == STW_SAVED_PARAMS ? saved->model->tensors[tensor].dtype : saved->dtypes[kind];
 }
 
@@ -35,7 +35,7 @@ static uint64_t width_of(stw_dtype dtype) { return stw_dtype_bits(dtype) / 8; }
 /* ---- entries ---- */
 
 typedef struct maker {
-    stw_saved *saved;
+    stw_saved_files *saved;
     stw_names_list *list;
     uint32_t *entry_of; /* [list->n_published] */
     size_t entries_room, parts_room;
@@ -43,7 +43,7 @@ typedef struct maker {
 } maker;
 
 static stw_status add_entry(maker *m, const stw_saved_entry *entry, stw_error *err) {
-    stw_saved *s = m->saved;
+    stw_saved_files *s = m->saved;
     s->entries = stw_pool_regrow(s->pool, s->entries, s->n_entries, s->n_entries + 1u,
                                  &m->entries_room, sizeof *s->entries);
     if (s->entries == NULL || entry->name == NULL) return no_memory(err);
@@ -55,7 +55,7 @@ static stw_status add_entry(maker *m, const stw_saved_entry *entry, stw_error *e
 }
 
 static stw_status add_part(maker *m, const stw_saved_part *part, stw_error *err) {
-    stw_saved *s = m->saved;
+    stw_saved_files *s = m->saved;
     s->parts = stw_pool_regrow(s->pool, s->parts, m->n_parts, m->n_parts + 1u, &m->parts_room,
                                sizeof *s->parts);
     if (s->parts == NULL) return no_memory(err);
@@ -121,7 +121,7 @@ out:
  * transpose or pack keeps its own name and order. */
 static stw_status add_params(maker *m, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_saved *s = m->saved;
+    stw_saved_files *s = m->saved;
     uint32_t p = 0;
     STW_TRY(stw_names_list_make(s->model, &m->list, err));
     m->entry_of = stw_pool_array(s->pool, m->list->n_published, sizeof *m->entry_of);
@@ -148,7 +148,7 @@ out:
  * parts are sorted by kind: each kind has one for each tensor that trains. */
 static stw_status add_state(maker *m, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_saved *s = m->saved;
+    stw_saved_files *s = m->saved;
     for (uint32_t t = 0; t < s->n_tensors; t++)
         for (uint32_t k = 1; k < STW_N_SAVED; k++) {
             const stw_tensor *tensor = &s->model->tensors[t];
@@ -163,7 +163,7 @@ out:
 }
 
 static stw_status sort_parts(maker *m, uint32_t first, stw_error *err) {
-    stw_saved *s = m->saved;
+    stw_saved_files *s = m->saved;
     const uint32_t n = m->n_parts - first;
     stw_saved_part *sorted = stw_pool_array(s->pool, n, sizeof *sorted);
     uint32_t done = 0;
@@ -186,8 +186,8 @@ static stw_status sort_parts(maker *m, uint32_t first, stw_error *err) {
 
 /* ---- files ---- */
 
-static stw_status make_header(stw_saved *s, stw_saved_file *file, const uint32_t *order, uint32_t n,
-                              stw_error *err) {
+static stw_status make_header(stw_saved_files *s, stw_saved_file *file, const uint32_t *order,
+                              uint32_t n, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_text text = STW_TEXT_INIT, name = STW_TEXT_INIT;
     uint64_t offset = 0;
@@ -231,7 +231,7 @@ out:
 }
 
 /* Entries [first, end) of a file: those with wide elements first, so that each is aligned. */
-static stw_status close_file(stw_saved *s, uint32_t first, uint32_t end, uint32_t *order,
+static stw_status close_file(stw_saved_files *s, uint32_t first, uint32_t end, uint32_t *order,
                              stw_error *err) {
     uint32_t n = 0;
     for (uint64_t width = 8; width > 0; width /= 2)
@@ -242,7 +242,7 @@ static stw_status close_file(stw_saved *s, uint32_t first, uint32_t end, uint32_
 }
 
 /* Entries [first, end) of the list go to files, in order. */
-static stw_status make_files(stw_saved *s, uint32_t first, uint32_t end, uint64_t most,
+static stw_status make_files(stw_saved_files *s, uint32_t first, uint32_t end, uint64_t most,
                              stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t *order = stw_pool_array(s->pool, (size_t)(end - first) + 1, sizeof *order);
@@ -287,7 +287,7 @@ static const stw_model *as_saved(stw_pool *pool, const stw_model *model,
 
 static stw_status fill(maker *m, const stw_saved_options *options, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_saved *s = m->saved;
+    stw_saved_files *s = m->saved;
     const uint64_t most = options->file_bytes > 0 ? options->file_bytes : FILE_BYTES;
     const size_t n = (size_t)s->n_tensors + 1;
     s->shapes = stw_pool_array(s->pool, n, sizeof *s->shapes);
@@ -311,15 +311,16 @@ out:
     return status;
 }
 
-stw_status stw_saved_make(const stw_model *model, const stw_saved_options *options, stw_saved **out,
-                          stw_error *err) {
+stw_status stw_saved_make(const stw_model *model, const stw_saved_options *options,
+                          stw_saved_files **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     maker m = {.saved = NULL};
     stw_pool *pool = stw_pool_new();
     *out = NULL;
     m.saved = pool != NULL ? stw_pool_alloc(pool, sizeof *m.saved) : NULL;
     if (m.saved == NULL) STW_TRY(no_memory(err));
-    *m.saved = (stw_saved){.pool = pool, .n_tensors = model->n_tensors, .kinds = options->kinds};
+    *m.saved =
+        (stw_saved_files){.pool = pool, .n_tensors = model->n_tensors, .kinds = options->kinds};
     memcpy(m.saved->dtypes, options->dtypes, sizeof m.saved->dtypes);
     m.saved->model = as_saved(pool, model, options);
     if (m.saved->model == NULL) STW_TRY(no_memory(err));
@@ -332,11 +333,11 @@ out:
     return status;
 }
 
-void stw_saved_free(stw_saved *saved) {
+void stw_saved_free(stw_saved_files *saved) {
     if (saved != NULL) stw_pool_free(saved->pool);
 }
 
-stw_status stw_saved_index(const stw_saved *s, stw_text *out, stw_error *err) {
+stw_status stw_saved_index(const stw_saved_files *s, stw_text *out, stw_error *err) {
     uint64_t bytes = 0;
     stw_json *json = stw_json_new();
     for (uint32_t e = 0; e < s->n_model_entries; e++) bytes = stw_plus(bytes, s->entries[e].bytes);
@@ -354,8 +355,8 @@ stw_status stw_saved_index(const stw_saved *s, stw_text *out, stw_error *err) {
 
 /* ---- rows ---- */
 
-stw_saved_source stw_saved_in_tensor(const stw_saved *saved, stw_saved_kind kind, uint32_t tensor,
-                                     const stw_box *box) {
+stw_saved_source stw_saved_in_tensor(const stw_saved_files *saved, stw_saved_kind kind,
+                                     uint32_t tensor, const stw_box *box) {
     stw_saved_source out = {.kind = kind, .tensor = tensor, .box = *box};
     uint64_t step = 1;
     for (int d = STW_BOX_DIMS - 1; d >= 0; d--) {
@@ -367,7 +368,7 @@ stw_saved_source stw_saved_in_tensor(const stw_saved *saved, stw_saved_kind kind
 }
 
 typedef struct walk {
-    const stw_saved *saved;
+    const stw_saved_files *saved;
     const stw_saved_source *source;
     const stw_saved_part *part;
     stw_box box; /* what the two have in common */
@@ -413,7 +414,7 @@ out:
     return status;
 }
 
-stw_status stw_saved_rows(const stw_saved *saved, const stw_saved_source *source,
+stw_status stw_saved_rows(const stw_saved_files *saved, const stw_saved_source *source,
                           stw_saved_row_fn *fn, void *state, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t n;

@@ -50,7 +50,7 @@ typedef struct stw_saved_file {
     const char *header;           /* [header_bytes] */
 } stw_saved_file;
 
-typedef struct stw_saved {
+typedef struct stw_saved_files {
     stw_pool *pool;
     uint32_t n_tensors; /* of the model */
     const stw_model *model;
@@ -65,7 +65,7 @@ typedef struct stw_saved {
     uint32_t n_files, n_model_files;
     stw_saved_file *files; /* those of the model first */
     uint64_t bytes;        /* of all files */
-} stw_saved;
+} stw_saved_files;
 
 typedef struct stw_saved_options {
     uint32_t kinds;                /* a bit for each stw_saved_kind that is saved */
@@ -78,19 +78,20 @@ typedef struct stw_saved_options {
 /** The files of a model. The model is borrowed.
  * @return BAD_INPUT where models/names cannot cut the model's tensors */
 STW_MUST_USE stw_status stw_saved_make(const stw_model *model, const stw_saved_options *options,
-                                       stw_saved **out, stw_error *err);
-void stw_saved_free(stw_saved *saved); /* NULL is fine */
+                                       stw_saved_files **out, stw_error *err);
+void stw_saved_free(stw_saved_files *saved); /* NULL is fine */
 /** model.safetensors.index.json, appended. */
-STW_MUST_USE stw_status stw_saved_index(const stw_saved *saved, stw_text *out, stw_error *err);
+STW_MUST_USE stw_status stw_saved_index(const stw_saved_files *saved, stw_text *out,
+                                        stw_error *err);
 /** Parts of a tensor's state: *first up to the returned number, apart and together the tensor. */
-static inline const stw_saved_part *stw_saved_parts(const stw_saved *saved, stw_saved_kind kind,
-                                                    uint32_t tensor, uint32_t *n) {
+static inline const stw_saved_part *
+stw_saved_parts(const stw_saved_files *saved, stw_saved_kind kind, uint32_t tensor, uint32_t *n) {
     const uint32_t *at = &saved->first_part[(uint32_t)kind * saved->n_tensors + tensor];
     *n = at[1] - at[0];
     return saved->parts + at[0];
 }
 /** dtype of a tensor's state. */
-stw_dtype stw_saved_dtype(const stw_saved *saved, stw_saved_kind kind, uint32_t tensor);
+stw_dtype stw_saved_dtype(const stw_saved_files *saved, stw_saved_kind kind, uint32_t tensor);
 /** Shape in four dimensions. */
 void stw_saved_fold(uint32_t rank, const uint64_t *shape, uint64_t out[STW_BOX_DIMS]);
 
@@ -113,10 +114,10 @@ typedef struct stw_saved_source {
 
 typedef stw_status stw_saved_row_fn(void *state, const stw_saved_row *row, stw_error *err);
 /** All rows of a box. */
-STW_MUST_USE stw_status stw_saved_rows(const stw_saved *saved, const stw_saved_source *source,
+STW_MUST_USE stw_status stw_saved_rows(const stw_saved_files *saved, const stw_saved_source *source,
                                        stw_saved_row_fn *fn, void *state, stw_error *err);
 /** A box as it lies in the tensor itself, C order. */
-stw_saved_source stw_saved_in_tensor(const stw_saved *saved, stw_saved_kind kind, uint32_t tensor,
-                                     const stw_box *box);
+stw_saved_source stw_saved_in_tensor(const stw_saved_files *saved, stw_saved_kind kind,
+                                     uint32_t tensor, const stw_box *box);
 
 #endif

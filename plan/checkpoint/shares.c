@@ -20,7 +20,7 @@ typedef struct draft {
 } draft;
 
 typedef struct divider {
-    const stw_saved *saved;
+    const stw_saved_files *saved;
     const stw_held *held;
     uint32_t n;
     stw_pool *scratch;
@@ -39,21 +39,33 @@ static uint64_t bytes_of(const divider *d, uint32_t tensor, uint32_t kinds) {
     return bytes;
 }
 
-/* To one of the pieces of a cell: that of the rank with the fewest bytes so far. */
+/* To one of the ranks that hold a cell: that with the fewest bytes so far. */
 static stw_status give(divider *d, const stw_box *box, const uint32_t *members, uint32_t n,
                        uint32_t kinds, stw_error *err) {
     const stw_held *best = NULL;
+    uint32_t rank = 0;
     for (uint32_t i = 0; i < n; i++) {
         const stw_held *h = &d->held[d->of[members[i]]];
-        if (best == NULL || d->out->bytes[h->rank] < d->out->bytes[best->rank]) best = h;
+        for (uint32_t r = h->rank; r <= h->rank + h->alike; r++) {
+            if (best != NULL && d->out->bytes[r] >= d->out->bytes[rank]) continue;
+            best = h;
+            rank = r;
+        }
     }
     d->drafts = stw_pool_regrow(d->scratch, d->drafts, d->n_drafts, d->n_drafts + 1u, &d->room,
                                 sizeof *d->drafts);
     if (d->drafts == NULL) return no_memory(err);
     d->drafts[d->n_drafts++] =
-        (draft){{*box, best->tensor, kinds, (uint32_t)(best - d->held)}, best->rank};
-    d->out->bytes[best->rank] += stw_box_volume(box) * bytes_of(d, best->tensor, kinds);
+        (draft){{*box, best->tensor, kinds, (uint32_t)(best - d->held)}, rank};
+    d->out->bytes[rank] += stw_box_volume(box) * bytes_of(d, best->tensor, kinds);
     return STW_STATUS_OK;
+}
+
+/* Ranks that hold a cell. */
+static uint32_t holders(const divider *d, const uint32_t *members, uint32_t n) {
+    uint32_t ranks = n;
+    for (uint32_t i = 0; i < n; i++) ranks += d->held[d->of[members[i]]].alike;
+    return ranks;
 }
 
 /* A cell, cut along its first dimension of some length where several ranks can share the work. */
@@ -65,7 +77,8 @@ static stw_status give_cell(divider *d, const stw_sync_cell *cell, const uint32_
     int dim = 0;
     while (dim < STW_BOX_DIMS - 1 && cell->box.count[dim] == 1) dim++;
     const uint64_t rows = cell->box.count[dim];
-    uint64_t parts = stw_min_u64(stw_min_u64(rows, cell->n_members), 1 + bytes / SPLIT_BYTES);
+    const uint32_t ranks = holders(d, members, cell->n_members);
+    const uint64_t parts = stw_min_u64(stw_min_u64(rows, ranks), 1 + bytes / SPLIT_BYTES);
     for (uint64_t p = 0, done = 0; p < parts; p++) {
         stw_box box = cell->box;
         const uint64_t end = rows * (p + 1) / parts;
@@ -80,7 +93,7 @@ out:
 
 static stw_status check_held(const divider *d, const stw_held *h, uint32_t index, stw_error *err) {
     const uint64_t *shape = h->tensor < d->saved->n_tensors ? d->saved->shapes[h->tensor] : NULL;
-    bool right = shape != NULL && h->rank < d->out->world;
+    bool right = shape != NULL && h->rank < d->out->world && h->alike < d->out->world - h->rank;
     for (int k = 0; k < STW_BOX_DIMS && right; k++)
         right = h->box.count[k] <= shape[k] && h->box.first[k] <= shape[k] - h->box.count[k];
     if (right) return STW_STATUS_OK;
@@ -88,24 +101,6 @@ static stw_status check_held(const divider *d, const stw_held *h, uint32_t index
                     shape != NULL ? d->saved->model->tensors[h->tensor].name : "tensor",
                     "piece %u of rank %u lies outside the tensor, or the rank outside the %u ranks",
                     index, h->rank, d->out->world);
-}
-
-/* Cells are apart, so their elements need only be counted. */
-static stw_status check_whole(const divider *d, const stw_sync_cells *cells, stw_saved_kind kind,
-                              stw_error *err) {
-    for (uint32_t t = 0; t < d->saved->n_tensors; t++) {
-        const stw_tensor *tensor = &d->saved->model->tensors[t];
-        uint64_t found = 0;
-        for (uint32_t c = cells->first_cell[t]; c < cells->first_cell[t + 1]; c++)
-            found += stw_box_volume(&cells->cells[c].box);
-        const bool wanted = kind == STW_SAVED_PARAMS || d->saved->trains[t];
-        if (found != (wanted ? tensor->numel : 0))
-            return stw_fail(err, STW_STATUS_BAD_INPUT, tensor->name,
-                            "the ranks hold %llu of %llu elements of its %s",
-                            (unsigned long long)found,
-                            (unsigned long long)(wanted ? tensor->numel : 0), stw_saved_name(kind));
-    }
-    return STW_STATUS_OK;
 }
 
 /* State of some kinds, which all pieces hold together or not at all. */
@@ -123,14 +118,13 @@ static stw_status divide_class(divider *d, uint32_t kinds, stw_error *err) {
         pieces[n++] = (stw_sync_piece){.box = h->box, .rank = h->rank, .tensor = h->tensor};
     }
     STW_TRY(stw_sync_cells_make(d->scratch, pieces, n, d->saved->n_tensors, &cells, err));
-    for (uint32_t k = 0; k < STW_N_SAVED; k++)
-        if ((kinds & 1u << k) != 0) STW_TRY(check_whole(d, &cells, (stw_saved_kind)k, err));
     /* First what has no choice, so that the rest makes up for it. */
     for (int shared = 0; shared < 2; shared++)
         for (uint32_t c = 0; c < cells.n_cells; c++) {
             const stw_sync_cell *cell = &cells.cells[c];
-            if ((cell->n_members > 1) == (shared == 1))
-                STW_TRY(give_cell(d, cell, cells.members + cell->first_member, kinds, err));
+            const uint32_t *members = cells.members + cell->first_member;
+            if ((holders(d, members, cell->n_members) > 1) == (shared == 1))
+                STW_TRY(give_cell(d, cell, members, kinds, err));
         }
 out:
     return status;
@@ -170,7 +164,7 @@ static uint32_t class_of(const divider *d, uint32_t k) {
     return (kinds & ((1u << k) - 1)) != 0 ? 0 : kinds;
 }
 
-stw_status stw_shares_make(stw_pool *pool, const stw_saved *saved, uint32_t world,
+stw_status stw_shares_make(stw_pool *pool, const stw_saved_files *saved, uint32_t world,
                            const stw_held *held, uint32_t n, stw_shares *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     divider d = {.saved = saved, .held = held, .n = n, .scratch = stw_pool_new(), .out = out};
@@ -186,5 +180,30 @@ stw_status stw_shares_make(stw_pool *pool, const stw_saved *saved, uint32_t worl
     STW_TRY(hand_over(&d, pool, err));
 out:
     stw_pool_free(d.scratch);
+    return status;
+}
+
+stw_status stw_shares_check(const stw_saved_files *saved, const stw_shares *shares,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t(*found)[STW_N_SAVED] = calloc((size_t)saved->n_tensors + 1, sizeof *found);
+    if (found == NULL) return no_memory(err);
+    for (uint32_t i = 0; i < shares->first[shares->world]; i++) /* they are apart */
+        for (uint32_t k = 0; k < STW_N_SAVED; k++)
+            if ((shares->shares[i].kinds & 1u << k) != 0)
+                found[shares->shares[i].tensor][k] += stw_box_volume(&shares->shares[i].box);
+    for (uint32_t k = 0; k < STW_N_SAVED; k++)
+        for (uint32_t t = 0; t < saved->n_tensors && (saved->kinds & 1u << k) != 0; t++) {
+            const stw_tensor *tensor = &saved->model->tensors[t];
+            const bool wanted = k == STW_SAVED_PARAMS || saved->trains[t];
+            const uint64_t expected = wanted ? tensor->numel : 0;
+            if (found[t][k] != expected)
+                STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, tensor->name,
+                                 "the ranks hold %llu of %llu elements of its %s",
+                                 (unsigned long long)found[t][k], (unsigned long long)expected,
+                                 stw_saved_name((stw_saved_kind)k)));
+        }
+out:
+    free(found);
     return status;
 }

@@ -13,6 +13,7 @@ typedef struct stw_held {
     stw_box box;
     uint32_t rank, tensor;
     uint32_t kinds; /* a bit for each stw_saved_kind */
+    uint32_t alike; /* ranks rank + 1 and on that hold it too */
 } stw_held;
 
 /** A box that a rank writes. */
@@ -30,13 +31,17 @@ typedef struct stw_shares {
     uint64_t *bytes;   /* [world] */
 } stw_shares;
 
-/** Divide the state. Pieces without elements are fine.
+/** Divide what some ranks hold. Pieces without elements are fine. Ranks that share no element with
+ * a rank change nothing of what it writes.
  * @param pool of the result
  * @param held n pieces, those of a tensor and of the same kinds in one go
- * @return BAD_INPUT names a tensor and a kind of its state of which no rank holds all elements, or
- * a piece that lies outside its tensor */
-STW_MUST_USE stw_status stw_shares_make(stw_pool *pool, const stw_saved *saved, uint32_t world,
-                                        const stw_held *held, uint32_t n, stw_shares *out,
-                                        stw_error *err);
+ * @return BAD_INPUT names a piece that lies outside its tensor */
+STW_MUST_USE stw_status stw_shares_make(stw_pool *pool, const stw_saved_files *saved,
+                                        uint32_t world, const stw_held *held, uint32_t n,
+                                        stw_shares *out, stw_error *err);
+/** Do the shares of all ranks hold every element of the state?
+ * @return BAD_INPUT names a tensor and a kind of its state of which elements are missing */
+STW_MUST_USE stw_status stw_shares_check(const stw_saved_files *saved, const stw_shares *shares,
+                                         stw_error *err);
 
 #endif

@@ -10,7 +10,7 @@ enum { PIECES = 8 };
 
 void stw_save_add(stw_save *save, stw_component component, stw_tier tier, uint64_t bytes) {
     if (bytes > 0 && save->n < STW_MOST_SAVED)
-        save->parts[save->n++] = (stw_saved){component, tier, bytes, false};
+        save->parts[save->n++] = (stw_save_part){component, tier, bytes, false};
 }
 
 void stw_save_whole(const stw_job *job, stw_save *save) {
@@ -59,18 +59,18 @@ static uint64_t file_bytes(const stw_builder *b, const stw_save *save) {
     return bytes;
 }
 
-static bool counts_files(const stw_job *job) {
+bool stw_counts_checkpoint_files(const stw_job *job) {
     return job->run->checkpoint.keep > 0 && job->cluster->nvme.capacity_bytes > 0;
 }
 
 void stw_build_kept_files(stw_builder *b, uint64_t bytes) {
-    if (counts_files(b->job))
+    if (stw_counts_checkpoint_files(b->job))
         stw_alloc_at(b, STW_COMPONENT_CHECKPOINT_FILES, STW_TIER_NVME, STW_OFFSET_EXTERNAL,
                      stw_times(b->job->run->checkpoint.keep, bytes));
 }
 
 void stw_build_new_files(stw_builder *b, uint64_t bytes, bool alloc) {
-    if (counts_files(b->job))
+    if (stw_counts_checkpoint_files(b->job))
         (alloc ? stw_alloc_at : stw_free_at)(b, STW_COMPONENT_CHECKPOINT_FILES, STW_TIER_NVME,
                                              STW_OFFSET_EXTERNAL, bytes);
 }
@@ -98,11 +98,11 @@ static uint32_t agree(stw_builder *b, const stw_agreement *what, uint32_t after)
     return stw_append(b, op);
 }
 
-static stw_op_ranks ranks_of(const stw_saved *part) {
+static stw_op_ranks ranks_of(const stw_save_part *part) {
     return part->alone ? STW_OP_RANKS_ONE : STW_OP_RANKS_EACH;
 }
 
-static uint32_t copy_down(stw_builder *b, const stw_saved *part, uint64_t bytes, bool pageable,
+static uint32_t copy_down(stw_builder *b, const stw_save_part *part, uint64_t bytes, bool pageable,
                           uint32_t after) {
     const uint32_t done = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
                                                        .stream = STW_STREAM_D2H,
@@ -152,7 +152,7 @@ static uint32_t read_nvme(stw_builder *b, stw_component component, uint64_t byte
 }
 
 /* The copy of one piece, where the save makes one. */
-static uint32_t copy_piece(stw_builder *b, const stw_save *save, const stw_saved *part,
+static uint32_t copy_piece(stw_builder *b, const stw_save *save, const stw_save_part *part,
                            uint64_t bytes, uint32_t after) {
     if (part->tier == STW_TIER_NVME) return read_nvme(b, part->component, bytes, after);
     if (part->tier == STW_TIER_GPU) return copy_down(b, part, bytes, save->pageable, after);
@@ -163,7 +163,7 @@ static uint32_t copy_piece(stw_builder *b, const stw_save *save, const stw_saved
 static uint32_t write_parts(stw_builder *b, const stw_save *save, uint32_t after) {
     uint32_t copied = after, written = after;
     for (uint32_t i = 0; i < save->n; i++) {
-        const stw_saved *s = &save->parts[i];
+        const stw_save_part *s = &save->parts[i];
         for (uint32_t k = 0; k < PIECES; k++) {
             const uint64_t bytes = s->bytes / PIECES + (k == 0 ? s->bytes % PIECES : 0);
             const uint32_t done = copy_piece(b, save, s, bytes, after);

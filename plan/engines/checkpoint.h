@@ -12,12 +12,12 @@
 #include "plan/spec/registry.h"
 
 /** State of one component that a rank writes. */
-typedef struct stw_saved {
+typedef struct stw_save_part {
     stw_component component;
     stw_tier tier; /* where it lies when the save begins */
     uint64_t bytes;
     bool alone; /* no other rank of the node writes anything like it */
-} stw_saved;
+} stw_save_part;
 
 #define STW_MOST_SAVED 8
 
@@ -30,7 +30,7 @@ typedef struct stw_agreement {
 typedef struct stw_save {
     stw_agreement before[2], after; /* anything is copied, everything is written */
     uint32_t n;
-    stw_saved parts[STW_MOST_SAVED];
+    stw_save_part parts[STW_MOST_SAVED];
     uint64_t staged_bytes;   /* copies on the host at a time */
     uint64_t rounding_bytes; /* of page-locked ones, beyond that */
     uint64_t copied_bytes;   /* further pageable copies while the save goes on */
@@ -53,9 +53,11 @@ static inline bool stw_saves(const stw_job *job) {
  * layout, or STW_OP_NONE @param after an operation that it waits for @return the op's index */
 uint32_t stw_build_file_write(stw_builder *b, stw_component component, uint32_t unit,
                               uint64_t bytes, stw_op_ranks ranks, uint32_t after);
+/** Are files held to the node's disk? Not where all are kept, or the disk's size is not known. */
+bool stw_counts_checkpoint_files(const stw_job *job);
 /** Files of the checkpoints that are kept (checkpoint.keep), from now on; of the one that is being
- * written, within its movement, until it takes the place of the oldest. Nothing where all are kept,
- * or the disk's size is not known. @param bytes that a rank writes of one */
+ * written, within its movement, until it takes the place of the oldest. Nothing where they are not
+ * held to the disk. @param bytes that a rank writes of one */
 void stw_build_kept_files(stw_builder *b, uint64_t bytes);
 void stw_build_new_files(stw_builder *b, uint64_t bytes, bool alloc);
 /** Staging that stays; within the movement of the first step, at its end. */

@@ -2,166 +2,176 @@
 #include "plan/engines/own_save.h"
 
 #include "core/checked.h"
+#include "plan/checkpoint/buckets.h"
 #include "plan/engines/checkpoint.h"
+#include "plan/engines/save_plan.h"
 #include "plan/spec/registry.h"
 
-static const stw_component saved[] = {STW_COMPONENT_PARAMS, STW_COMPONENT_MASTER,
-                                      STW_COMPONENT_EXP_AVG, STW_COMPONENT_EXP_AVG_SQ};
-enum { N_SAVED = 4 };
+/* ---- what stays ---- */
 
-/* Does the run save a component, and has it such state? */
-static bool saves(const stw_job *job, stw_component component) {
-    const bool wanted = component == STW_COMPONENT_PARAMS ? job->run->checkpoint.model
-                                                          : job->run->checkpoint.optimizer;
-    return wanted && stw_job_element_bytes(job, component) > 0;
+static uint32_t buckets_of(const stw_builder *b) {
+    return stw_save_buckets(STW_SAVE_BUCKET_BYTES, stw_run_spec_copies(b->job->run));
 }
 
-/* What one of the ranks with the same bytes writes of them. */
-static uint64_t share(const stw_job *job, uint64_t bytes) {
-    return stw_div_up_u64(bytes, stw_max_u64(stw_job_replicas(job), 1));
-}
-
-static uint64_t rank_bytes(const stw_builder *b) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < b->layout->n_regions; i++) {
-        const stw_region *r = &b->layout->regions[i];
-        for (int c = 0; c < N_SAVED; c++)
-            if (r->component == saved[c] && saves(b->job, saved[c]))
-                bytes = stw_plus(bytes, share(b->job, r->bytes));
-    }
-    return bytes;
-}
-
-stw_save_buckets stw_own_save_buckets(const stw_builder *b) {
-    const uint64_t bytes = stw_min_u64(rank_bytes(b), STW_OWN_SAVE_BUCKET_BYTES);
-    const uint64_t copies = b->job->run->checkpoint.copies_bytes; /* auto: not decided yet */
-    const uint64_t more =
-        copies == STW_AUTO_BYTES ? 0 : stw_div_up_u64(copies, STW_OWN_SAVE_BUCKET_BYTES);
-    return (stw_save_buckets){STW_OWN_SAVE_BUCKETS + (uint32_t)more,
-                              stw_times(stw_div_up_u64(bytes, STW_ALIGN_BYTES), STW_ALIGN_BYTES)};
-}
-
-uint32_t stw_own_save_files(const stw_job *job) {
-    uint32_t files = 0;
-    uint64_t open = UINT64_MAX; /* bytes of the last file; none is open */
-    for (int c = 0; c < N_SAVED; c++) {
-        if (saved[c] == STW_COMPONENT_MASTER) open = UINT64_MAX; /* the model's files end */
-        for (uint32_t t = 0; t < job->model->n_tensors && saves(job, saved[c]); t++) {
-            const uint64_t bytes =
-                stw_times(job->model->tensors[t].numel, stw_job_element_bytes(job, saved[c]));
-            if (saved[c] != STW_COMPONENT_PARAMS && !stw_job_trains(job, t)) continue;
-            if (stw_plus(open, bytes) > STW_OWN_SAVE_FILE_BYTES) {
-                files++;
-                open = 0;
-            }
-            open = stw_plus(open, bytes);
-        }
-    }
-    return files;
+/* NULL where the builder has failed. */
+static const stw_save_plan *plan_of(stw_builder *b) {
+    const stw_save_plan *plan = NULL;
+    if (b->status == STW_STATUS_OK) b->status = stw_save_plan_of(b->job, &plan, b->err);
+    return plan;
 }
 
 void stw_build_own_staging(stw_builder *b) {
     if (!stw_run_spec_saves_own(b->job->run)) return;
-    const stw_save_buckets buckets = stw_own_save_buckets(b);
     b->from_what = "checkpoint: buckets through which state leaves, and checkpoint.copies";
     stw_alloc_at(b, STW_COMPONENT_CHECKPOINT_STAGING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
-                 stw_times(buckets.n, buckets.bytes));
+                 stw_times(buckets_of(b), STW_SAVE_BUCKET_BYTES));
     b->from_what = NULL;
-    stw_build_kept_files(b, rank_bytes(b));
+    if (!stw_counts_checkpoint_files(b->job)) return;
+    const stw_save_plan *plan = plan_of(b);
+    if (plan != NULL) stw_build_kept_files(b, plan->kinds[b->layout->kind].bytes);
 }
 
 /* ---- the movement ---- */
 
-/* Buckets on the host, taken in turn: a bucket is free again when it is written. */
-typedef struct ring {
+/* Buckets on the host, filled in turn: one is free again when it is written. */
+typedef struct filling {
     stw_builder *b;
-    stw_save_buckets buckets;
-    uint32_t *written; /* [buckets.n] */
-    uint32_t next;
-} ring;
-
-/* Bytes of a region, from an offset on, through buckets. */
-static void through_buckets(ring *r, stw_component component, uint32_t unit, stw_place_at from,
-                            uint64_t bytes) {
-    while (bytes > 0 && r->b->status == STW_STATUS_OK) {
-        const uint64_t n = stw_min_u64(bytes, r->buckets.bytes);
-        uint32_t *written = &r->written[r->next++ % r->buckets.n];
-        const uint32_t there =
-            stw_copy(r->b, &(stw_transport){.kind = STW_OP_COPY,
-                                            .stream = from.tier == STW_TIER_GPU ? STW_STREAM_D2H
-                                                                                : STW_STREAM_DISK,
-                                            .component = component,
-                                            .unit = unit,
-                                            .from = from,
-                                            .to = {STW_TIER_HOST, STW_OFFSET_EXTERNAL},
-                                            .bytes = n,
-                                            .after = {*written, STW_OP_NONE}});
-        *written = stw_build_file_write(r->b, component, unit, n, STW_OP_RANKS_EACH, there);
-        from.offset += n;
-        bytes -= n;
-    }
-}
+    const stw_save_kind *kind;
+    uint32_t n;
+    uint32_t *written; /* [n] the last write of each */
+    uint32_t bucket;   /* that is filled */
+    uint64_t used;
+    uint32_t last; /* copy, which the next one comes after */
+} filling;
 
 /* Where a region lies now. */
 static stw_tier tier_of(const stw_builder *b, stw_component component, stw_tier tier) {
     return tier == STW_TIER_GPU && stw_is_parked(b->park, component) ? STW_TIER_HOST : tier;
 }
 
-static void save_gpu(ring *r) {
-    const stw_layout *layout = r->b->layout;
+static bool saves(const filling *f, stw_saved_kind state) { return f->kind->written[state] > 0; }
+
+/* Host memory is copied by the same thread that reads the other tiers. */
+static uint32_t copy(filling *f, stw_component component, uint32_t unit, stw_place_at from,
+                     uint64_t bytes) {
+    if (from.tier == STW_TIER_HOST) {
+        stw_op op = stw_op_make(STW_OP_PASS, STW_STREAM_CPU, unit);
+        op.component = component;
+        op.from = op.to = STW_TIER_HOST;
+        op.bytes = stw_times(2, bytes);
+        op.pageable = true;
+        op.after[0] = f->written[f->bucket];
+        op.after[1] = f->last;
+        return stw_append(f->b, op);
+    }
+    return stw_copy(f->b, &(stw_transport){.kind = STW_OP_COPY,
+                                           .stream = from.tier == STW_TIER_GPU ? STW_STREAM_D2H
+                                                                               : STW_STREAM_DISK,
+                                           .component = component,
+                                           .unit = unit,
+                                           .from = from,
+                                           .to = {STW_TIER_HOST, STW_OFFSET_EXTERNAL},
+                                           .bytes = bytes,
+                                           .after = {f->written[f->bucket], f->last}});
+}
+
+static void next_bucket(filling *f, uint32_t written) {
+    f->written[f->bucket] = written;
+    f->bucket = (f->bucket + 1) % f->n;
+    f->used = 0;
+}
+
+/* Bytes of a region, from an offset on, into the buckets and to the files. @return the last write
+ */
+static uint32_t pass_on(filling *f, stw_component component, uint32_t unit, stw_place_at from,
+                        uint64_t bytes) {
+    uint32_t written = STW_OP_NONE;
+    while (bytes > 0 && f->b->status == STW_STATUS_OK) {
+        const uint64_t n = stw_min_u64(bytes, STW_SAVE_BUCKET_BYTES - f->used);
+        f->last = copy(f, component, unit, from, n);
+        written = stw_build_file_write(f->b, component, unit, n, STW_OP_RANKS_EACH, f->last);
+        f->used += n;
+        from.offset += n;
+        bytes -= n;
+        if (f->used == STW_SAVE_BUCKET_BYTES) next_bucket(f, written);
+    }
+    return written;
+}
+
+/* Whole regions: those on the GPU, or those elsewhere that no bucket of the layout cuts. */
+static uint32_t save_regions(filling *f, bool on_gpu) {
+    const stw_layout *layout = f->b->layout;
+    uint32_t written = STW_OP_NONE;
     for (uint32_t i = 0; i < layout->n_regions; i++) {
-        const stw_region *region = &layout->regions[i];
-        for (int c = 0; c < N_SAVED; c++)
-            if (region->component == saved[c] && saves(r->b->job, saved[c]) &&
-                tier_of(r->b, saved[c], region->tier) == STW_TIER_GPU)
-                through_buckets(r, saved[c], STW_OP_NONE,
-                                (stw_place_at){STW_TIER_GPU, region->offset_bytes},
-                                share(r->b->job, region->bytes));
+        const stw_region *r = &layout->regions[i];
+        for (uint32_t s = 0; s < STW_N_SAVED; s++) {
+            const stw_saved_kind state = (stw_saved_kind)s;
+            const stw_tier tier = tier_of(f->b, r->component, r->tier);
+            if (r->component != stw_saved_component(state) || !saves(f, state) ||
+                (tier == STW_TIER_GPU) != on_gpu ||
+                (!on_gpu && stw_layout_in_buckets(f->b->job, layout, r)))
+                continue;
+            written = pass_on(f, r->component, STW_OP_NONE, (stw_place_at){tier, r->offset_bytes},
+                              stw_times(stw_save_written(f->kind, state, r->first_param, r->params),
+                                        stw_job_element_bytes(f->b->job, r->component)));
+        }
+    }
+    return written;
+}
+
+static void save_bucket(filling *f, uint32_t index) {
+    const stw_job *job = f->b->job;
+    const stw_bucket *bucket = &f->b->layout->buckets[index];
+    const stw_place *place = &f->b->decisions->state[bucket->decision].place;
+    for (uint32_t s = 0; s < STW_N_SAVED; s++) {
+        const stw_saved_kind state = (stw_saved_kind)s;
+        const stw_component component = stw_saved_component(state);
+        if (!saves(f, state)) continue;
+        const stw_region *r = stw_layout_region(f->b->layout, component, bucket->first_param);
+        const stw_tier tier = tier_of(f->b, component, stw_place_tier(place, component));
+        if (tier == STW_TIER_GPU || r == NULL || !stw_layout_in_buckets(job, f->b->layout, r))
+            continue;
+        const uint64_t offset =
+            stw_layout_address(job, f->b->layout, component, bucket->first_param);
+        (void)pass_on(
+            f, component, index, (stw_place_at){tier, offset},
+            stw_times(stw_save_written(f->kind, state, bucket->first_param, bucket->params),
+                      stw_job_element_bytes(job, component)));
     }
 }
 
-static void save_bucket(ring *r, uint32_t index) {
-    const stw_job *job = r->b->job;
-    const stw_bucket *bucket = &r->b->layout->buckets[index];
-    const stw_place *place = &r->b->decisions->state[bucket->decision].place;
-    for (int c = 0; c < N_SAVED; c++) {
-        const stw_tier home = stw_place_tier(place, saved[c]);
-        const stw_tier tier = tier_of(r->b, saved[c], home);
-        if (tier == STW_TIER_GPU || !saves(job, saved[c])) continue;
-        const uint64_t bytes =
-            share(job, stw_times(bucket->params, stw_job_element_bytes(job, saved[c])));
-        if (tier == STW_TIER_HOST) {
-            (void)stw_build_file_write(r->b, saved[c], index, bytes, STW_OP_RANKS_EACH,
-                                       STW_OP_NONE);
-            continue;
-        }
-        const uint64_t offset =
-            stw_layout_address(job, r->b->layout, saved[c], bucket->first_param);
-        through_buckets(r, saved[c], index, (stw_place_at){tier, offset}, bytes);
-    }
+static void save_all(filling *f, const stw_save_plan *plan) {
+    const stw_layout *layout = f->b->layout;
+    const uint32_t written = save_regions(f, true);
+    if (f->used > 0) next_bucket(f, written); /* the run goes on */
+    (void)save_regions(f, false);
+    for (uint32_t i = 0; i < layout->n_buckets; i++) save_bucket(f, layout->order[i]);
+    if (f->b->job->kinds[layout->kind].first)
+        (void)stw_build_file_write(f->b, STW_COMPONENT_PARAMS, STW_OP_NONE, plan->header_bytes,
+                                   STW_OP_RANKS_ONE, STW_OP_NONE);
 }
 
 void stw_build_own_save(stw_builder *b) {
     if (!stw_run_spec_saves_own(b->job->run)) return;
-    const bool first = b->job->kinds[b->layout->kind].first;
-    ring r = {.b = b, .buckets = stw_own_save_buckets(b)};
-    r.written = stw_pool_array(b->program->pool, r.buckets.n, sizeof *r.written);
-    if (r.written == NULL) {
-        if (b->status == STW_STATUS_OK)
-            b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "checkpoint", "out of memory");
-        return;
-    }
-    for (uint32_t i = 0; i < r.buckets.n; i++) r.written[i] = STW_OP_NONE;
+    const uint32_t kind = b->layout->kind;
+    const stw_save_plan *plan = NULL;
+    filling f = {.b = b, .n = buckets_of(b), .last = STW_OP_NONE};
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_CHECKPOINT,
                                          .by_stowage = true,
                                          .repeat = STW_REPEAT_AT_CHECKPOINTS,
-                                         .behind = true,
-                                         .files = first ? stw_own_save_files(b->job) : 0});
-    const uint64_t bytes = rank_bytes(b);
-    stw_build_new_files(b, bytes, true);
-    if (!b->skipping) save_gpu(&r);
-    for (uint32_t i = 0; i < b->layout->n_buckets && !b->skipping; i++)
-        save_bucket(&r, b->layout->order[i]);
-    stw_build_new_files(b, bytes, false);
+                                         .behind = true});
+    if (!b->skipping || stw_counts_checkpoint_files(b->job)) plan = plan_of(b);
+    if (plan != NULL) {
+        f.kind = &plan->kinds[kind];
+        f.written = stw_pool_array(b->program->pool, f.n, sizeof *f.written);
+        if (f.written == NULL)
+            b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "checkpoint", "out of memory");
+        for (uint32_t i = 0; f.written != NULL && i < f.n; i++) f.written[i] = STW_OP_NONE;
+        if (b->job->kinds[kind].first)
+            b->program->movements[b->program->n_movements - 1].files = plan->n_files;
+        stw_build_new_files(b, f.kind->bytes, true);
+        if (!b->skipping && b->status == STW_STATUS_OK) save_all(&f, plan);
+        stw_build_new_files(b, f.kind->bytes, false);
+    }
     stw_end_movement(b);
 }

@@ -261,9 +261,10 @@ out:
     return status;
 }
 
-static stw_status make(const stw_job *job, stw_pool *pool, stw_sync_plan **out, stw_error *err) {
+static stw_status make(const stw_job *job, stw_pool *pool, const void **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_sync_schedule *schedule = NULL;
+    stw_sync_plan *plan = NULL;
     stw_pool *of_job = stw_pool_new(); /* the schedule takes it */
     stw_sync_job sync;
     if (of_job == NULL) return no_memory(err);
@@ -273,31 +274,17 @@ static stw_status make(const stw_job *job, stw_pool *pool, stw_sync_plan **out, 
         return status;
     }
     STW_TRY(stw_sync_schedule_new(of_job, &sync, &schedule, err));
-    STW_TRY(read_schedule(job, schedule, pool, out, err));
+    STW_TRY(read_schedule(job, schedule, pool, &plan, err));
+    *out = plan;
 out:
     stw_sync_schedule_free(schedule);
     return status;
 }
 
 stw_status stw_sync_plan_of(const stw_job *job, const stw_sync_plan **out, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_job_once *once = job->once;
-    stw_sync_plan *plan = NULL;
-    stw_pool *pool = NULL;
-    *out = NULL;
-    pthread_mutex_lock(&once->mutex);
-    if (once->value == NULL) {
-        pool = stw_pool_new();
-        if (pool == NULL) STW_TRY(no_memory(err));
-        STW_TRY(make(once->job, pool, &plan, err));
-        once->value = plan;
-        once->pool = pool;
-        pool = NULL;
-    }
-    *out = once->value;
-out:
-    pthread_mutex_unlock(&once->mutex);
-    stw_pool_free(pool);
+    const void *value = NULL;
+    const stw_status status = stw_job_once_get(job, STW_ONCE_SYNC, make, &value, err);
+    *out = value;
     return status;
 }
 

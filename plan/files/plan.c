@@ -417,9 +417,8 @@ double stw_plan_estimate_s(const stw_plan *plan, double objective_s) {
 }
 
 bool stw_plan_executes(const stw_plan *plan, const stw_movement *movement) {
-    const bool saves = movement->phase == STW_PHASE_CHECKPOINT &&
-                       stw_run_spec_engine(&plan->run)->own_process &&
-                       plan->run.checkpoint.copies_bytes == 0; /* a run's step waits instead */
+    const bool saves =
+        movement->phase == STW_PHASE_CHECKPOINT && stw_run_spec_engine(&plan->run)->own_process;
     return movement->by_stowage && (movement->inside || movement->executable || saves);
 }
 

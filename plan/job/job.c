@@ -461,13 +461,15 @@ stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const
         return stw_fail(err, STW_STATUS_NO_MEMORY, "job", "out of memory");
     }
     job->pool = pool;
-    job->once = stw_pool_alloc(pool, sizeof *job->once);
+    job->once = stw_pool_array(pool, STW_N_ONCE, sizeof *job->once);
     if (job->once == NULL) {
         stw_pool_free(pool);
         return stw_fail(err, STW_STATUS_NO_MEMORY, "job", "out of memory");
     }
-    job->once->job = job;
-    pthread_mutex_init(&job->once->mutex, NULL);
+    for (int i = 0; i < STW_N_ONCE; i++) {
+        job->once[i].job = job;
+        pthread_mutex_init(&job->once[i].mutex, NULL);
+    }
     job->cluster = cluster;
     job->run = run;
     job->engine = engine;
@@ -496,9 +498,32 @@ void stw_job_free(stw_job *job) {
     if (job == NULL) return;
     for (uint32_t r = 1; job->roles != NULL && r < job->n_roles; r++)
         stw_job_free(job->roles[r].own);
-    pthread_mutex_destroy(&job->once->mutex);
-    stw_pool_free(job->once->pool);
+    for (int i = 0; i < STW_N_ONCE; i++) {
+        pthread_mutex_destroy(&job->once[i].mutex);
+        stw_pool_free(job->once[i].pool);
+    }
     stw_pool_free(job->pool);
+}
+
+stw_status stw_job_once_get(const stw_job *job, stw_once which, stw_once_fn *make, const void **out,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_job_once *once = &job->once[which];
+    stw_pool *pool = NULL;
+    *out = NULL;
+    pthread_mutex_lock(&once->mutex);
+    if (once->value == NULL) {
+        pool = stw_pool_new();
+        if (pool == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "job", "out of memory"));
+        STW_TRY(make(once->job, pool, &once->value, err));
+        once->pool = pool;
+        pool = NULL;
+    }
+    *out = once->value;
+out:
+    pthread_mutex_unlock(&once->mutex);
+    stw_pool_free(pool);
+    return status;
 }
 
 /* ---- questions ---- */

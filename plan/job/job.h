@@ -38,7 +38,8 @@ typedef struct stw_host_kind {
     uint32_t *kind_ranks; /* [n_kinds] ranks of each kind on such a node */
 } stw_host_kind;
 
-/** A value that an engine computes from a job on first use; any thread may compute it, once. */
+/** What engines derive from a job when they first need it: made once, by any thread. */
+typedef enum stw_once { STW_ONCE_SYNC, STW_ONCE_SAVE, STW_N_ONCE } stw_once;
 typedef struct stw_job_once {
     pthread_mutex_t mutex;
     const struct stw_job *job; /* the owner; jobs derived from it share the value */
@@ -48,9 +49,9 @@ typedef struct stw_job_once {
 
 typedef struct stw_job {
     stw_pool *pool;
-    stw_job_once *once;
-    const stw_model *model; /* with the engine's additions and the adapters of trainable.lora */
-    bool *frozen;           /* [model.n_tensors] no gradients, no moments; NULL: all are trained */
+    stw_job_once *once;     /* [STW_N_ONCE] */
+    const stw_model *model; /* with what the engine adds and the adapters of trainable.lora */
+    bool *frozen;           /* [model.n_tensors] without gradients and moments; NULL: none is */
     bool one_cut;           /* params, grads and optimizer state share one partition */
     const stw_cluster *cluster;
     const stw_run_spec *run;
@@ -90,8 +91,14 @@ typedef struct stw_job {
 #define STW_SPREADS_PER_UNIT 4
 #define STW_SPREAD_MIN_PARAMS (512ull << 10)
 
-/** Make a job: shard the model over the ranks. BAD_INPUT if parallel sizes do not divide or exceed
- * the cluster. */
+/** Make a value in a pool that becomes the job's. The job is the one that was cut. */
+typedef stw_status stw_once_fn(const stw_job *job, stw_pool *pool, const void **out,
+                               stw_error *err);
+/** The value, made by the first call for a job. @param out belongs to the job */
+STW_MUST_USE stw_status stw_job_once_get(const stw_job *job, stw_once which, stw_once_fn *make,
+                                         const void **out, stw_error *err);
+
+/** Cut the model. Fails BAD_INPUT where the parallel sizes do not divide or exceed the cluster. */
 STW_MUST_USE stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster,
                                     const stw_run_spec *run, const stw_engine *engine,
                                     stw_job **out, stw_error *err);

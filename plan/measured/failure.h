@@ -77,13 +77,13 @@ typedef struct stw_gpu_use {
     const char *from; /* name of the tool */
 } stw_gpu_use;
 
-/** Live bytes when an allocation failed, by the stack that allocated them (snapshots). */
-typedef struct stw_held {
+/** Bytes that were alive when an allocation failed, by the stack that made them (snapshots). */
+typedef struct stw_live_stack {
     uint64_t bytes;
     size_t blocks;
     size_t n_frames;
-    const stw_frame *frames; /* outermost first; none: allocated before the history begins */
-} stw_held;
+    const stw_frame *frames; /* outermost first; none: made before the history begins */
+} stw_live_stack;
 
 typedef struct stw_failures {
     stw_pool *pool;
@@ -97,8 +97,8 @@ typedef struct stw_failures {
     size_t n_gpus, gpus_room;
     stw_gpu_use *gpus;
     size_t n_held, held_room;
-    stw_held *held;                             /* at the first failure */
-    uint64_t logged_allocated, logged_reserved; /* highest values of earlier log lines */
+    stw_live_stack *held;                       /* of the first failure */
+    uint64_t logged_allocated, logged_reserved; /* highest that a log's lines say before */
 } stw_failures;
 
 /** Read any such file; its content decides its kind. The caller frees *out. BAD_INPUT if it

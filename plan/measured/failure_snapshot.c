@@ -300,10 +300,11 @@ static stw_status hold(reader *r, const piece *p) {
     size_t at = (size_t)hash % HELD_SLOTS;
     while (r->group_of[at] != 0 && r->groups[at] != hash) at = (at + 1) % HELD_SLOTS;
     if (r->group_of[at] == 0) {
-        stw_held *held = r->to->n_held < MOST_HELD
-                             ? stw_pool_grow(r->to->pool, r->to->held, r->to->n_held,
-                                             r->to->n_held + 1, &r->to->held_room, sizeof *held)
-                             : NULL;
+        stw_live_stack *held =
+            r->to->n_held < MOST_HELD
+                ? stw_pool_grow(r->to->pool, r->to->held, r->to->n_held, r->to->n_held + 1,
+                                &r->to->held_room, sizeof *held)
+                : NULL;
         stw_failure stack;
         if (held == NULL && r->to->n_held < MOST_HELD) return no_memory(r);
         if (held == NULL) { /* so many stacks: what is left counts with the first */
@@ -313,10 +314,10 @@ static stw_status hold(reader *r, const piece *p) {
         r->to->held = held;
         r->groups[at] = hash;
         r->group_of[at] = ++r->to->n_held;
-        held[r->to->n_held - 1] = (stw_held){.n_frames = frames_of(r, p->frames, &stack)};
+        held[r->to->n_held - 1] = (stw_live_stack){.n_frames = frames_of(r, p->frames, &stack)};
         held[r->to->n_held - 1].frames = stack.frames;
     }
-    stw_held *held = &r->to->held[r->group_of[at] - 1];
+    stw_live_stack *held = &r->to->held[r->group_of[at] - 1];
     held->bytes = stw_plus(held->bytes, p->bytes);
     held->blocks++;
     return STW_STATUS_OK;

@@ -279,6 +279,12 @@ static void demand_nothing(const stw_job *job, const stw_op *op, stw_demand *out
     (void)out;
 }
 
+/* What one thread copies. */
+static double thread_bps(const stw_job *job) {
+    const double given = job->cluster->pcie.pageable_bps;
+    return given > 0 ? given : PAGEABLE_BPS;
+}
+
 /* The thread that fills the driver's buffers is slower than the link; they are read and written
  * besides. */
 static void demand_pageable(const stw_job *job, const stw_op *op, stw_demand *out) {
@@ -286,8 +292,7 @@ static void demand_pageable(const stw_job *job, const stw_op *op, stw_demand *ou
     stw_demand_copy(job, op->from, op->to, op->bytes, out);
     add_traffic(job, STW_TIER_HOST, 2 * (double)op->bytes, out);
     double *link = &out->seconds[up ? STW_RESOURCE_PCIE_UP : STW_RESOURCE_PCIE_DOWN];
-    double given = job->cluster->pcie.pageable_bps;
-    double by_thread_s = seconds_of((double)op->bytes, given > 0 ? given : PAGEABLE_BPS);
+    double by_thread_s = seconds_of((double)op->bytes, thread_bps(job));
     if (*link < by_thread_s) *link = by_thread_s;
 }
 
@@ -310,6 +315,10 @@ static void demand_update(const stw_job *job, const stw_op *op, stw_demand *out)
 
 static void demand_pass(const stw_job *job, const stw_op *op, stw_demand *out) {
     add_traffic(job, op->to, (double)op->bytes, out);
+    if (op->pageable) { /* half is read, half is written */
+        out->seconds[STW_RESOURCE_CPU] += seconds_of((double)op->bytes / 2, thread_bps(job));
+        return;
+    }
     if (op->to == STW_TIER_HOST && job->engine->cpu_pass != NULL)
         out->seconds[STW_RESOURCE_CPU] += job->engine->cpu_pass(job, (double)op->bytes);
 }

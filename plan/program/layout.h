@@ -76,7 +76,12 @@ STW_MUST_USE stw_status stw_layout_add_region(stw_layout *layout, stw_component 
 static inline stw_view stw_region_view(const stw_region *region, const stw_space *space) {
     return (stw_view){space, region->first_param, region->params};
 }
-/** Returns the region that holds element `param` of a component's space; NULL: none. */
+/** Do the layout's buckets cut a region? Where they do not, a step may change it at any time. */
+static inline bool stw_layout_in_buckets(const stw_job *job, const stw_layout *layout,
+                                         const stw_region *region) {
+    return layout->n_buckets > 0 && (job->one_cut || region->space == STW_SPACE_OPTIMIZER);
+}
+/** The region that holds element `param` of a component's space; NULL where none does. */
 const stw_region *stw_layout_region(const stw_layout *layout, stw_component component,
                                     uint64_t param);
 /** Returns the offset of element `param` of a component inside its tier's arena; a region must hold

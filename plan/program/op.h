@@ -39,9 +39,9 @@
     X(NORM_SUM, "norm_sum", COLLECTIVE, NOTHING, norm_sum, nothing)                                \
     /* AdamW on a bucket, in tier `to`; `from`: the tier of its moments and master */              \
     X(UPDATE, "update", COMPUTE, BUCKET, update, unit)                                             \
-    /* a framework's pass over arrays in tier `to`; `bytes`: read plus written */                  \
-    X(PASS, "pass", COMPUTE, NOTHING, pass, nothing)                                               \
-    /* `params` calls by which a framework's process issues work to the GPU */                     \
+    /* a pass over arrays in tier `to`: `bytes` that it reads and writes together */               \
+    X(PASS, "pass", COMPUTE, BUCKET, pass, nothing)                                                \
+    /* `params` calls with which a framework's process issues work to the GPU */                   \
     X(CALLS, "calls", COMPUTE, NOTHING, calls, nothing)                                            \
     X(FORWARD, "forward", COMPUTE, BLOCK, work, unit)                                              \
     X(BACKWARD, "backward", COMPUTE, BLOCK, work, unit)                                            \
@@ -102,16 +102,16 @@ typedef struct stw_op {
     stw_update update;       /* of an update: its kind */
     stw_tier from, to;       /* equal if nothing moves */
     stw_stream stream;
-    bool pageable;         /* of an alloc, a free or a copy: the host bytes are not page-locked */
-    const char *from_what; /* of an alloc on the host: its reason; NULL: its component */
-    stw_op_ranks ranks;    /* ranks of the node that issue it together */
-    stw_rank_group group;  /* of a collective: the ranks that take part */
-    uint32_t peer;         /* of a send: the sending rank */
-    uint32_t unit;         /* see the table; STW_OP_NONE: the whole */
-    uint32_t once_in;      /* of a movement that an iteration executes several times: issued in
-                              one of `once_in` passes; 0: in every pass */
-    uint32_t calls;        /* number of collectives with `bytes` in all; 0: one */
-    uint32_t after[2];     /* indices into the program; STW_OP_NONE: unused */
+    bool pageable; /* of an alloc, a free or a copy: not page-locked; of a pass: one thread's */
+    const char *from_what;      /* of an alloc on the host: why it is there; NULL: its component */
+    stw_op_ranks ranks;         /* of the node that do this at the same time */
+    stw_rank_group group;       /* of a collective: the ranks that take part */
+    uint32_t peer;              /* of a send: the rank that has the bytes */
+    uint32_t unit;              /* see the table; STW_OP_NONE: the whole */
+    uint32_t once_in;           /* of a movement that an iteration goes through several times: done
+                                 * in one of so many passes; 0: in every one */
+    uint32_t calls;             /* collectives that it stands for, `bytes` together; 0: one */
+    uint32_t after[2];          /* indices into the program, STW_OP_NONE where unused */
     uint64_t from_offset_bytes; /* in tier `from` */
     uint64_t offset_bytes;      /* in tier `to` */
     uint64_t bytes;             /* moved or allocated; of a collective: its full result */

@@ -86,6 +86,10 @@ static inline bool stw_run_spec_saves_own(const stw_run_spec *run) {
            (run->checkpoint.format == STW_CHECKPOINT_AUTO ||
             run->checkpoint.format == STW_CHECKPOINT_STOWAGE);
 }
+/** checkpoint.copies; 0 as long as the planner has not decided it. */
+static inline uint64_t stw_run_spec_copies(const stw_run_spec *run) {
+    return run->checkpoint.copies_bytes == STW_AUTO_BYTES ? 0 : run->checkpoint.copies_bytes;
+}
 /** The first key by which a run parks state on the host; NULL: none. */
 const char *stw_run_spec_parks(const stw_run_spec *run);
 /** Write the engine's name, or "NAME with optimizer.implementation: stowage". */

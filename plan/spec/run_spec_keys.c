@@ -505,9 +505,9 @@ static const stw_spec_row rows_after[] = {
      BOUNDS(1, 1e6), .zero = true, .needs = NEEDS(CHECKPOINTS)},
     {BYTES("checkpoint.copies"), AT(checkpoint.copies_bytes), .words = auto_bytes,
      .fallback = "0 B",
-     .note = "page-locked, of each rank, beside two buckets: copies of state that the next step "
-             "reaches before it is written; the step waits where they are full | auto: no waiting, "
-             "where the host has room",
+     .note = "page-locked, of each rank, beside two buckets: copies of state that is not written "
+             "yet, so that the next step may change it; training waits where they are full | auto: "
+             "as much as spares waiting, where the host has room",
      BOUNDS(1, 1125899906842624.0), .zero = true, .needs = NEEDS(CHECKPOINTS) | NEEDS(OWN_SAVES)},
     {WORDS("weight_sync.method", sync_methods), AT(weight_sync.method), .fallback = "tensors",
      .note =

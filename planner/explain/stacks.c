@@ -98,7 +98,7 @@ static stw_component usual_component(int phase, const char *part) {
 
 /* ---- what was held ---- */
 
-static stw_component component_of(const stw_held *h) {
+static stw_component component_of(const stw_live_stack *h) {
     const stw_stack_component c = stw_stack_component_of(h->frames, h->n_frames);
     const stw_stack_phase p = stw_stack_phase_of(h->frames, h->n_frames);
     /* what a reduction has made and is still alive are the sharded gradients */
@@ -119,7 +119,7 @@ static stw_explained_part *part_of(stw_explanation *e, stw_component component) 
 
 static void sum_held(stw_explanation *e) {
     for (size_t i = 0; i < e->found->n_held; i++) {
-        const stw_held *h = &e->found->held[i];
+        const stw_live_stack *h = &e->found->held[i];
         const stw_component c = component_of(h);
         if (c == STW_N_COMPONENTS) {
             e->held_unknown = stw_plus(e->held_unknown, h->bytes);

@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "backend/element.h"
-#include "plan/job/saved_job.h"
+#include "plan/engines/save_plan.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
@@ -18,7 +18,7 @@ typedef struct extent {
 } extent;
 
 typedef struct extents {
-    const stw_saved *saved;
+    const stw_saved_files *saved;
     extent *list;
     size_t n, room;
 } extents;
@@ -45,44 +45,38 @@ static int compare(const void *a, const void *b) {
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-static void every_byte_once(const stw_saved *saved, const stw_shares *shares) {
-    extents x = {.saved = saved};
-    uint64_t file_end = 0;
-    uint32_t wrong = 0;
-    for (uint32_t f = 0; f < saved->n_files; f++) add(&x, f, 0, saved->files[f].header_bytes);
+static void add_shares(extents *x, const stw_shares *shares) {
     for (uint32_t r = 0; r < shares->world; r++) {
-        const size_t before = x.n;
+        const size_t before = x->n;
         uint64_t bytes = 0;
         for (uint32_t i = shares->first[r]; i < shares->first[r + 1]; i++)
             for (uint32_t k = 0; k < STW_N_SAVED; k++) {
                 const stw_share *s = &shares->shares[i];
                 if ((s->kinds & 1u << k) == 0) continue;
                 const stw_saved_source source =
-                    stw_saved_in_tensor(saved, (stw_saved_kind)k, s->tensor, &s->box);
-                CHECK_OK(stw_saved_rows(saved, &source, add_row, &x, err));
+                    stw_saved_in_tensor(x->saved, (stw_saved_kind)k, s->tensor, &s->box);
+                CHECK_OK(stw_saved_rows(x->saved, &source, add_row, x, err));
             }
-        for (size_t i = before; i < x.n; i++) bytes += x.list[i].bytes;
+        for (size_t i = before; i < x->n; i++) bytes += x->list[i].bytes;
         CU_ASSERT_EQUAL(bytes, shares->bytes[r]);
     }
-    qsort(x.list, x.n, sizeof *x.list, compare);
-    for (size_t i = 0; i < x.n; i++) {
-        if (i == 0 || x.list[i].file != x.list[i - 1].file) file_end = 0;
-        wrong += x.list[i].offset != file_end;
-        file_end += x.list[i].bytes;
-        if (i + 1 == x.n || x.list[i + 1].file != x.list[i].file)
-            wrong += file_end != saved->files[x.list[i].file].bytes;
-    }
-    CU_ASSERT_EQUAL(wrong, 0);
-    free(x.list);
 }
 
-static double balance(const stw_shares *shares) {
-    uint64_t most = 0, all = 0;
-    for (uint32_t r = 0; r < shares->world; r++) {
-        most = stw_max_u64(most, shares->bytes[r]);
-        all += shares->bytes[r];
+/* With the headers every byte of every file is there once. */
+static void every_byte_once(extents *x) {
+    uint64_t file_end = 0;
+    uint32_t wrong = 0;
+    for (uint32_t f = 0; f < x->saved->n_files; f++) add(x, f, 0, x->saved->files[f].header_bytes);
+    qsort(x->list, x->n, sizeof *x->list, compare);
+    for (size_t i = 0; i < x->n; i++) {
+        if (i == 0 || x->list[i].file != x->list[i - 1].file) file_end = 0;
+        wrong += x->list[i].offset != file_end;
+        file_end += x->list[i].bytes;
+        if (i + 1 == x->n || x->list[i + 1].file != x->list[i].file)
+            wrong += file_end != x->saved->files[x->list[i].file].bytes;
     }
-    return (double)most * shares->world / (double)all;
+    CU_ASSERT_EQUAL(wrong, 0);
+    free(x->list);
 }
 
 static double now_s(void) {
@@ -91,16 +85,46 @@ static double now_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Every rank finds its part from those with which it divides; together these are everything. The
+ * planner's figures are the same, of every rank. */
 static void job_is_saved(const char *model, const char *const *settings, double most) {
     stw_plan *plan = case_zoo(model, settings);
-    stw_saved_job *job = NULL;
+    const stw_job *job = plan->job;
+    const stw_save_plan *planned = NULL;
+    stw_pool *pool = stw_pool_new();
+    stw_saved_files *saved = NULL;
+    uint64_t largest = 0, all = 0;
+    uint32_t ranks = 0, wrong = 0;
     const double begin = now_s();
-    CHECK_OK(stw_saved_job_new(plan->job, &job, err));
-    CU_ASSERT_TRUE_FATAL(job != NULL);
+    CHECK_OK(stw_save_plan_of(job, &planned, err));
+    CHECK_OK(stw_job_saved(job, &saved, err));
+    CU_ASSERT_TRUE_FATAL(planned != NULL && saved != NULL);
+    extents x = {.saved = saved};
+    for (uint32_t r = 0; r < job->world; r++) {
+        stw_job_shares of;
+        if (job->engine->representative(job, r) != r) continue;
+        CHECK_OK(stw_job_share(job, saved, r, pool, &of, err));
+        CU_ASSERT_EQUAL(of.ranks[of.own], r);
+        add_shares(&x, &of.shares);
+        for (uint32_t i = 0; i < of.n; i++) {
+            const uint64_t headers = of.ranks[i] == 0 ? planned->header_bytes : 0;
+            wrong += planned->rank_bytes[of.ranks[i]] != of.shares.bytes[i] + headers;
+            largest = stw_max_u64(largest, of.shares.bytes[i]);
+            all += of.shares.bytes[i];
+            ranks++;
+        }
+    }
     CU_ASSERT(now_s() - begin < 2.0);
-    every_byte_once(job->saved, &job->shares);
-    CU_ASSERT(balance(&job->shares) <= most);
-    stw_saved_job_free(job);
+    CU_ASSERT_EQUAL(ranks, job->world);
+    CU_ASSERT_EQUAL(wrong, 0);
+    CU_ASSERT_EQUAL(planned->bytes, all + planned->header_bytes);
+    CU_ASSERT_EQUAL(planned->n_files, saved->n_files);
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        CU_ASSERT_EQUAL(planned->kinds[k].bytes, planned->rank_bytes[planned->kinds[k].rank]);
+    every_byte_once(&x);
+    CU_ASSERT((double)largest * job->world / (double)all <= most);
+    stw_saved_free(saved);
+    stw_pool_free(pool);
     stw_plan_free(plan);
 }
 
@@ -121,6 +145,35 @@ static void ranks_of_a_job(void) {
 static void replicas_of_a_job(void) {
     job_is_saved("Qwen3-0.6B",
                  (const char *[]){"nodes=4", "node.gpus=8", "parallel.dp_replicate=8", NULL}, 1.1);
+    job_is_saved("Qwen3-30B-A3B",
+                 (const char *[]){"nodes=3", "node.gpus=4", "parallel.dp_replicate=3",
+                                  "parallel.ep=4", "placement.params=host", NULL},
+                 1.1);
+    job_is_saved("Qwen3-0.6B",
+                 (const char *[]){"engine=fsdp2", "optimizer.implementation=stowage", "nodes=2",
+                                  "node.gpus=6", "parallel.dp_replicate=4",
+                                  "checkpoint.contents=[model]", "checkpoint.every=1", NULL},
+                 1.3);
+}
+
+/* Thousands of ranks: planned from a few of them. */
+static void many_ranks(void) {
+    static const char *const replicas[] = {"1", "1024", NULL};
+    for (int i = 0; replicas[i] != NULL; i++) {
+        char setting[64];
+        snprintf(setting, sizeof setting, "parallel.dp_replicate=%s", replicas[i]);
+        stw_plan *plan =
+            case_zoo("Qwen3-30B-A3B", (const char *[]){"nodes=1024", "node.gpus=8", setting, NULL});
+        const stw_save_plan *planned = NULL;
+        uint64_t all = 0;
+        const double begin = now_s();
+        CHECK_OK(stw_save_plan_of(plan->job, &planned, err));
+        CU_ASSERT(now_s() - begin < 2.0);
+        CU_ASSERT_TRUE_FATAL(planned != NULL);
+        for (uint32_t r = 0; r < plan->job->world; r++) all += planned->rank_bytes[r];
+        CU_ASSERT_EQUAL(all, planned->bytes);
+        stw_plan_free(plan);
+    }
 }
 
 /* ---- values, whatever ranks hold ---- */
@@ -128,7 +181,7 @@ static void replicas_of_a_job(void) {
 enum { RANKS = 5, TENSORS = 7, MOST = 4096 };
 
 typedef struct values {
-    const stw_saved *saved;
+    const stw_saved_files *saved;
     unsigned char *files[64];
     uint32_t kind, tensor;
     const uint32_t *memory; /* of the piece at hand */
@@ -242,7 +295,7 @@ static void values_arrive_of(uint64_t seed) {
     static uint32_t memory[MOST * 4];
     uint64_t state = seed, shapes[TENSORS][STW_BOX_DIMS];
     stw_model *model = random_model(&state, shapes);
-    stw_saved *saved = NULL;
+    stw_saved_files *saved = NULL;
     stw_pool *pool = stw_pool_new();
     stw_held held[TENSORS * RANKS * 3];
     stw_shares shares;
@@ -258,7 +311,10 @@ static void values_arrive_of(uint64_t seed) {
         hold(held, &n, &state, t, shapes[t], STW_SAVED_STATE);
     }
     CHECK_OK(stw_shares_make(pool, saved, RANKS, held, n, &shares, err));
-    every_byte_once(saved, &shares);
+    CHECK_OK(stw_shares_check(saved, &shares, err));
+    extents x = {.saved = saved};
+    add_shares(&x, &shares);
+    every_byte_once(&x);
     values v = {.saved = saved, .memory = memory};
     CU_ASSERT_FATAL(saved->n_files <= 64);
     for (uint32_t f = 0; f < saved->n_files; f++) v.files[f] = calloc(1, saved->files[f].bytes);
@@ -288,7 +344,7 @@ static void values_arrive(void) {
 static void gaps_are_named(void) {
     uint64_t state = 5, shapes[TENSORS][STW_BOX_DIMS];
     stw_model *model = random_model(&state, shapes);
-    stw_saved *saved = NULL;
+    stw_saved_files *saved = NULL;
     stw_pool *pool = stw_pool_new();
     stw_held held[TENSORS];
     stw_shares shares;
@@ -299,9 +355,10 @@ static void gaps_are_named(void) {
         memcpy(held[t].box.count, shapes[t], sizeof held[t].box.count);
     }
     CHECK_OK(stw_shares_make(pool, saved, 1, held, TENSORS, &shares, err));
+    CHECK_OK(stw_shares_check(saved, &shares, err));
     held[3].box.count[0]--;
-    CHECK_FAILS(stw_shares_make(pool, saved, 1, held, TENSORS, &shares, err), STW_STATUS_BAD_INPUT,
-                "layers.3");
+    CHECK_OK(stw_shares_make(pool, saved, 1, held, TENSORS, &shares, err));
+    CHECK_FAILS(stw_shares_check(saved, &shares, err), STW_STATUS_BAD_INPUT, "layers.3");
     held[3].box.count[0] += 2;
     CHECK_FAILS(stw_shares_make(pool, saved, 1, held, TENSORS, &shares, err), STW_STATUS_BAD_INPUT,
                 "outside");
@@ -311,6 +368,6 @@ static void gaps_are_named(void) {
 }
 
 STW_TEST_MAIN("checkpoint shapes", {"ranks of a job write every byte once", ranks_of_a_job},
-              {"replicas share the work", replicas_of_a_job},
+              {"replicas share the work", replicas_of_a_job}, {"thousands of ranks", many_ranks},
               {"values arrive, whatever ranks hold", values_arrive},
               {"elements that nobody holds are named", gaps_are_named})
