@@ -63,8 +63,8 @@ static stw_status take_dtype(const arguments *a, stw_convert_options *o, stw_err
             o->dtype = dtypes[i];
             return STW_STATUS_OK;
         }
-    return stw_fail(err, STW_STATUS_USAGE, "--dtype", "found \"%.40s\", expected bf16, fp32 or fp16",
-                    dtype);
+    return stw_fail(err, STW_STATUS_USAGE, "--dtype",
+                    "found \"%.40s\", expected bf16, fp32 or fp16", dtype);
 }
 
 static stw_status take_options(const arguments *a, const stw_general *general,

@@ -33,10 +33,10 @@ typedef struct converter {
     stw_convert_result *result;
     stw_pool *pool;
     stw_convert_map map;
-    stw_saved *saved;     /* the files to be written, an entry for each tensor of the map */
-    char path[PATH_MAX];  /* the folder, without a slash at its end */
-    char work[PATH_MAX];  /* beside it */
-    int lock;             /* a descriptor of `work`; -1: it is not there */
+    stw_saved *saved;    /* the files to be written, an entry for each tensor of the map */
+    char path[PATH_MAX]; /* the folder, without a slash at its end */
+    char work[PATH_MAX]; /* beside it */
+    int lock;            /* a descriptor of `work`; -1: it is not there */
     stw_plain_io *io;
     stw_plain **files;      /* [saved->n_files] */
     unsigned char *scratch; /* [SCRATCH_ELEMENTS] of the widest dtype */
@@ -174,8 +174,7 @@ static float widen(const unsigned char *from, stw_dtype dtype, uint64_t i) {
     return dtype == STW_DTYPE_BF16 ? stw_float_from_bf16(half) : stw_float_from_f16(half);
 }
 
-static void cast(converter *k, const stw_convert_source *s, const unsigned char *from,
-                 uint64_t n) {
+static void cast(converter *k, const stw_convert_source *s, const unsigned char *from, uint64_t n) {
     const stw_dtype to = k->saved->model->tensors[s->tensor].dtype;
     uint16_t *halves = (uint16_t *)(void *)k->scratch;
     for (uint64_t i = 0; i < n; i++) {
@@ -251,11 +250,10 @@ static stw_status place(void *state, const stw_load_need *need, uint64_t skip, c
     const stw_convert_source *s = &k->map.sources[need->where];
     const uint64_t each = stw_dtype_bits(s->dtype) / 8;
     if (skip % each != 0 || bytes % each != 0)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, k->c->path,
-                        "a bucket cuts an element of %.200s", k->map.tensors[s->tensor].name);
+        return stw_fail(err, STW_STATUS_BAD_INPUT, k->c->path, "a bucket cuts an element of %.200s",
+                        k->map.tensors[s->tensor].name);
     stw_progress_add(bytes);
-    if (s->swapped)
-        return write_swapped(k, s, need->at + skip / each, bytes / each, from, err);
+    if (s->swapped) return write_swapped(k, s, need->at + skip / each, bytes / each, from, err);
     return write_run(k, s, need->at + skip / each, bytes / each, from, err);
 }
 

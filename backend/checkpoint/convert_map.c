@@ -156,8 +156,7 @@ static stw_status add_headers(mapper *m, stw_error *err) {
     for (uint32_t f = 0; f < m->c->manifest.n_files; f++) {
         const stw_safetensors *set = m->sets[f];
         if (set == NULL) continue;
-        stw_load_need need = {
-            .file = f, .bytes = set->file_bytes[0], .where = STW_CONVERT_HEADER};
+        stw_load_need need = {.file = f, .bytes = set->file_bytes[0], .where = STW_CONVERT_HEADER};
         for (uint32_t e = 0; e < set->n_entries; e++)
             need.bytes = stw_min_u64(need.bytes, set->entries[e].offset_bytes);
         STW_TRY(add_need(m, &need, err));
@@ -266,8 +265,7 @@ static stw_status add_published(mapper *m, const stw_names *names, uint32_t entr
     stw_names_form form;
     memcpy(shape, e->shape, sizeof shape);
     for (uint32_t t = 0; t < m->saved->n_tensors && own == NULL; t++)
-        if (strcmp(m->saved->model->tensors[t].name, name) == 0)
-            own = &m->saved->model->tensors[t];
+        if (strcmp(m->saved->model->tensors[t].name, name) == 0) own = &m->saved->model->tensors[t];
     if (own != NULL) {
         STW_TRY(stw_names_form_of(names, own, 0, m->pool, &form, err));
         *swapped = form.way == STW_NAMES_TRANSPOSED && form.n == 1 && !form.singly &&
@@ -282,8 +280,7 @@ out:
 static stw_status map_model(mapper *m, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_names *names = NULL;
-    const stw_saved_options options = {.kinds = 1u << STW_SAVED_PARAMS,
-                                       .dtypes = {STW_DTYPE_BF16}};
+    const stw_saved_options options = {.kinds = 1u << STW_SAVED_PARAMS, .dtypes = {STW_DTYPE_BF16}};
     STW_TRY(stw_saved_make(m->model, &options, &m->saved, err));
     STW_TRY(stw_names_open(m->saved->model, &names, err));
     bool *swapped = stw_pool_array(m->pool, (size_t)m->saved->n_entries + 1, sizeof *swapped);
@@ -420,11 +417,8 @@ out:
 stw_status stw_convert_map_make(const stw_checkpoint *checkpoint, const stw_model *model,
                                 bool from_master, stw_pool *pool, stw_convert_map *out,
                                 stw_error *err) {
-    mapper m = {.c = checkpoint,
-                .model = model,
-                .from_master = from_master,
-                .pool = pool,
-                .out = out};
+    mapper m = {
+        .c = checkpoint, .model = model, .from_master = from_master, .pool = pool, .out = out};
     *out = (stw_convert_map){0};
     const stw_status status = map_all(&m, err);
     for (uint32_t f = 0; m.sets != NULL && f < checkpoint->manifest.n_files; f++)
