@@ -12,6 +12,7 @@
 
 #include "backend/checkpoint/load.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/progress.h"
 #include "reports/table.h"
 
@@ -192,6 +193,11 @@ static stw_status remove_some(const look *l, bool one, stw_text *text, stw_error
     for (uint32_t i = 0; i < l->list.n; i++) {
         const found *f = &l->found[i];
         if (!one && f->whole != NULL) continue;
+        if (!one && !f->entry->partial && !stw_checkpoint_is_own(f->entry->path)) {
+            stw_log(STW_LOG_WARN, "%s: has neither manifest nor marker and is not removed",
+                    f->entry->path);
+            continue;
+        }
         STW_TRY(stw_checkpoint_remove(f->entry->path, err));
         stw_doc_line(text, STW_FORMAT_TERMINAL, "removed %s", f->entry->path);
         removed++;

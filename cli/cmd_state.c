@@ -301,6 +301,14 @@ static stw_status run(const char *action, state *s, const stw_general *general, 
                     near != NULL ? "?" : "");
 }
 
+/* Completions end folders with a slash, and what is removed is renamed first. */
+static const char *without_slash(stw_pool *pool, const char *path) {
+    size_t n = path != NULL ? strlen(path) : 0;
+    while (n > 1 && path[n - 1] == '/') n--;
+    const char *own = n > 0 && path[n] == '/' ? stw_pool_printf(pool, "%.*s", (int)n, path) : NULL;
+    return own != NULL ? own : path;
+}
+
 int stw_cmd_state(int argc, char **argv) {
     stw_error err = STW_ERROR_INIT;
     stw_general general = {0};
@@ -327,7 +335,8 @@ int stw_cmd_state(int argc, char **argv) {
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;
     stw_general_apply(&general);
-    state s = {.folder = stw_nvme_folder(words[1]), .pool = stw_pool_new()};
+    state s = {.pool = stw_pool_new()};
+    s.folder = stw_nvme_folder(without_slash(s.pool, words[1]));
     if (words[1] == NULL && strcmp(words[0], "remove") == 0)
         status = stw_fail(&err, STW_STATUS_USAGE, "state remove",
                           "expected FOLDER or a file; `stowage state list` shows what there is");
