@@ -287,7 +287,9 @@ out:
 
 static stw_status run(const char *action, state *s, const stw_general *general, stw_error *err) {
     static const char *const actions[] = {"list", "verify", "remove"};
-    const bool checkpoints = stw_state_has_checkpoints(s->folder);
+    bool checkpoints = false;
+    const stw_status scanned = stw_state_has_checkpoints(s->folder, &checkpoints, err);
+    if (scanned != STW_STATUS_OK) return scanned;
     if (checkpoints && (strcmp(action, "list") == 0 || strcmp(action, "verify") == 0))
         return stw_state_show_checkpoints(s->folder, action[0] == 'v', general, err);
     if (checkpoints && strcmp(action, "remove") == 0)

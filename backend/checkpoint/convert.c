@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "backend/boxes.h"
@@ -22,6 +23,7 @@
 #include "core/file.h"
 #include "core/folder.h"
 #include "core/progress.h"
+#include "core/units.h"
 #include "plan/checkpoint/saved.h"
 
 #define INDEX "model.safetensors.index.json"
@@ -141,6 +143,19 @@ static stw_status lay_out(converter *k, stw_error *err) {
     if (k->saved->n_files == 1) k->saved->files[0].name = "model.safetensors";
 out:
     return status;
+}
+
+/* Before anything is written. A file system that does not say is tried. */
+static stw_status check_room(const converter *k, stw_error *err) {
+    struct statvfs room;
+    char found[32], expected[32];
+    if (statvfs(k->work, &room) != 0) return STW_STATUS_OK;
+    const uint64_t free_bytes = stw_times(room.f_bavail, room.f_frsize);
+    if (free_bytes >= k->saved->bytes) return STW_STATUS_OK;
+    stw_bytes_format(free_bytes, found, sizeof found);
+    stw_bytes_format(k->saved->bytes, expected, sizeof expected);
+    return stw_fail(err, STW_STATUS_NO_RESOURCES, k->path,
+                    "found %s free on its file system, expected %s", found, expected);
 }
 
 static stw_status open_files(converter *k, stw_error *err) {
@@ -325,6 +340,7 @@ static stw_status convert(converter *k, stw_error *err) {
     STW_TRY(stw_convert_map_make(k->c, k->o->model, k->o->from_master, k->pool, &k->map, err));
     STW_TRY(lay_out(k, err));
     STW_TRY(make_work(k, err));
+    STW_TRY(check_room(k, err));
     STW_TRY(open_files(k, err));
     STW_TRY(write_tensors(k, err));
     STW_TRY(publish(k, err));

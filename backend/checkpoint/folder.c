@@ -161,7 +161,7 @@ out:
 stw_status stw_checkpoint_newest(const char *path, stw_checkpoint **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_checkpoint_list list;
-    stw_error first = STW_ERROR_INIT;
+    stw_error first = STW_ERROR_INIT, last = STW_ERROR_INIT;
     *out = NULL;
     STW_TRY(stw_checkpoint_scan(path, &list, err));
     for (uint32_t i = list.n; i-- > 0;) {
@@ -169,6 +169,7 @@ stw_status stw_checkpoint_newest(const char *path, stw_checkpoint **out, stw_err
         status = stw_checkpoint_open(list.entries[i].path, out, &why);
         if (status == STW_STATUS_OK) goto out;
         if (first.status == STW_STATUS_OK) first = why;
+        last = why;
         if (status != STW_STATUS_BAD_INPUT) break; /* damage is not passed over */
         if (!list.entries[i].partial)
             stw_log(STW_LOG_WARN, "%s is not complete and is passed over: %s", why.where, why.text);
@@ -178,11 +179,15 @@ stw_status stw_checkpoint_newest(const char *path, stw_checkpoint **out, stw_err
                           "found no checkpoint, expected folders such as step-00000100");
     else if (list.n == 1)
         status = stw_fail(err, first.status, first.where, "%s", first.text);
-    else
+    else if (status == STW_STATUS_BAD_INPUT)
         status = stw_fail(err, first.status, path,
-                          "found %u checkpoints, none of which can be used; the newest, %.200s: "
+                          "found %u checkpoints, none of which is complete; the newest, %.200s: "
                           "%.300s",
                           list.n, first.where, first.text);
+    else
+        status = stw_fail(err, last.status, last.where,
+                          "%.400s; to use an older one of the %u checkpoints in %.200s, name it",
+                          last.text, list.n, path);
 out:
     if (status == STW_STATUS_OK || list.n > 0) stw_checkpoint_list_free(&list);
     return status;

@@ -50,14 +50,22 @@ static stw_status check_manifest(opener *o, stw_error *err) {
     return stw_fail(err, STW_STATUS_DISAGREE, o->c->path, "rank 0's marker lists no manifest");
 }
 
+/* BAD_INPUT says that something is not there, and a reader then takes an older checkpoint. What is
+ * there and says what this version does not understand is no such case. */
+static stw_status understood(stw_status status, stw_error *err) {
+    if (status != STW_STATUS_BAD_INPUT) return status;
+    if (err != NULL && err->status == status) err->status = STW_STATUS_DISAGREE;
+    return STW_STATUS_DISAGREE;
+}
+
 static stw_status read_marker(opener *o, uint32_t rank, stw_marker *m, stw_error *err) {
     char name[32], lacks[80];
     stw_marker_name(rank, name);
     snprintf(lacks, sizeof lacks, "is not complete: rank %u did not end its save", rank);
     stw_status status = read_file(o, name, lacks, err);
     stw_marker_init(m, o->c->pool);
-    return status == STW_STATUS_OK ? stw_marker_read(o->file, o->text, (size_t)o->length, m, err)
-                                   : status;
+    if (status != STW_STATUS_OK) return status;
+    return understood(stw_marker_read(o->file, o->text, (size_t)o->length, m, err), err);
 }
 
 /* Of the save of which rank 0's marker is. */
@@ -135,7 +143,8 @@ static stw_status read_manifest(opener *o, stw_error *err) {
                          o->c->markers[0].step));
     STW_TRY(read_file(o, STW_MANIFEST_NAME, "is not complete: it has no manifest", err));
     STW_TRY(check_manifest(o, err));
-    STW_TRY(stw_manifest_read(o->file, o->text, (size_t)o->length, o->c->pool, m, err));
+    STW_TRY(understood(stw_manifest_read(o->file, o->text, (size_t)o->length, o->c->pool, m, err),
+                       err));
     const stw_marker same = {.save = m->save, .step = m->step, .rank = 0, .world = m->world};
     STW_TRY(check_save(o, &same, 0, err));
 out:

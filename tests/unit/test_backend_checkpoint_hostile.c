@@ -38,7 +38,8 @@ typedef struct hostile {
     const char *ranks1;      /* its "rank N of M" */
     const char *world;       /* in the manifest */
     const char *file1;       /* that rank 1 lists */
-    bool no_header;          /* it is no bucket of its own */
+    unsigned schema;
+    bool no_header; /* it is no bucket of its own */
 } hostile;
 
 static char header[256];
@@ -101,11 +102,11 @@ static void make(const hostile *h) {
     write_file(FILE_NAME, file.data, file.length);
 
     stw_text_printf(&manifest,
-                    "{\"schema\":\"stowage.checkpoint/1\",\"save\":\"%016x\",\"step\":7,"
+                    "{\"schema\":\"stowage.checkpoint/%u\",\"save\":\"%016x\",\"step\":7,"
                     "\"world\":%s,\"model\":{\"name\":\"m\",\"tensors\":1,\"params\":16},"
                     "\"terms\":{},\"groups\":[],\"seed\":\"%016x\",\"weights_sample\":\"\","
                     "\"clip_factors\":[],\"files\":[{\"name\":\"%s\",\"bytes\":%" PRIu64 "}%s]}",
-                    SAVE, h->world != NULL ? h->world : "2", 1,
+                    h->schema > 0 ? h->schema : 1, SAVE, h->world != NULL ? h->world : "2", 1,
                     h->name != NULL ? h->name : FILE_NAME, h->bytes > 0 ? h->bytes : file.length,
                     h->json != NULL ? h->json : "");
     write_file("stowage.json", manifest.data, manifest.length);
@@ -171,17 +172,17 @@ static void names_stay_in_the_folder(void) {
     static const char *const names[] = {"../x", "/etc/passwd", ".x", "", "a/../../x", ".."};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (names[i][0] != '\0')
-            REFUSED(BAD_INPUT, "the name of a file of the folder", .name = names[i]);
+            REFUSED(DISAGREE, "the name of a file of the folder", .name = names[i]);
         if (names[i][0] != '\0')
-            REFUSED(BAD_INPUT, "the name of a file of the folder", .file1 = names[i]);
+            REFUSED(DISAGREE, "the name of a file of the folder", .file1 = names[i]);
     }
-    REFUSED(BAD_INPUT, "the name of a file of the folder", .name = longer);
-    REFUSED(BAD_INPUT, "expected a line of stowage.checkpoint-rank/1", .file1 = longer);
+    REFUSED(DISAGREE, "the name of a file of the folder", .name = longer);
+    REFUSED(DISAGREE, "expected a line of stowage.checkpoint-rank/1", .file1 = longer);
     longer[300] = '\0';
-    REFUSED(BAD_INPUT, "the name of a file of the folder", .name = longer);
-    REFUSED(BAD_INPUT, "the name of a file of the folder", .file1 = longer);
-    REFUSED(BAD_INPUT, "stowage.json", .name = "a\\u0000b");
-    REFUSED(BAD_INPUT, "the name of a file of the folder", .json = ",{\"name\":\"\",\"bytes\":0}");
+    REFUSED(DISAGREE, "the name of a file of the folder", .name = longer);
+    REFUSED(DISAGREE, "the name of a file of the folder", .file1 = longer);
+    REFUSED(DISAGREE, "stowage.json", .name = "a\\u0000b");
+    REFUSED(DISAGREE, "the name of a file of the folder", .json = ",{\"name\":\"\",\"bytes\":0}");
     REFUSED(DISAGREE, "is missing", .name = "model-\\n.safetensors");
 }
 
@@ -200,26 +201,28 @@ static void every_byte_has_one_bucket(void) {
 static void sizes_near_2_63(void) {
     const uint64_t huge = INT64_MAX;
     REFUSED(DISAGREE, "found 128 bytes, expected 9223372036854775807", .bytes = huge);
-    REFUSED(BAD_INPUT, "stowage.json", .json = ",{\"name\":\"b\",\"bytes\":9223372036854775808}");
-    REFUSED(BAD_INPUT, "stowage.json", .json = ",{\"name\":\"b\",\"bytes\":-1}");
+    REFUSED(DISAGREE, "stowage.json", .json = ",{\"name\":\"b\",\"bytes\":9223372036854775808}");
+    REFUSED(DISAGREE, "stowage.json", .json = ",{\"name\":\"b\",\"bytes\":-1}");
     REFUSED(DISAGREE, "expected the next ones at", .rank1 = {32, huge, 1, 0});
     REFUSED(DISAGREE, "expected the next ones at", .more = {huge, huge, 1, 0});
-    REFUSED(BAD_INPUT, "expected rows that are apart", .more = {huge, 1, huge, 3});
-    REFUSED(BAD_INPUT, "expected rows that are apart", .more = {UINT64_MAX, 1, 1, 0});
+    REFUSED(DISAGREE, "expected rows that are apart", .more = {huge, 1, huge, 3});
+    REFUSED(DISAGREE, "expected rows that are apart", .more = {UINT64_MAX, 1, 1, 0});
     REFUSED(DISAGREE, "more than 4294967296 rows", .more = {0, 1, 1ull << 62, 1});
     /* their sum is 0 modulo 2^64 */
-    REFUSED(BAD_INPUT, "expected rows that are apart", .rank1 = {32, 1ull << 63, 1, 0},
+    REFUSED(DISAGREE, "expected rows that are apart", .rank1 = {32, 1ull << 63, 1, 0},
             .more = {0, 1ull << 63, 2, 0});
     REFUSED(DISAGREE, "expected", .rank1 = {32, 1ull << 62, 1, 0}, .more = {0, 3ull << 62, 1, 0});
 }
 
 static void markers_of_others(void) {
+    /* of another version: nobody goes on from an older checkpoint instead */
+    REFUSED(DISAGREE, "stowage.checkpoint/2", .schema = 2);
     REFUSED(DISAGREE, "save 0000000000004321; expected rank 1 of 2", .save1 = 0x4321);
     REFUSED(DISAGREE, "found rank 0 of 2", .ranks1 = "0 of 2");
     REFUSED(DISAGREE, "found rank 1 of 3", .ranks1 = "1 of 3");
-    REFUSED(BAD_INPUT, "number of ranks", .ranks1 = "4294967294 of 4294967295");
-    REFUSED(BAD_INPUT, "number of ranks", .ranks1 = "2 of 2");
-    REFUSED(BAD_INPUT, "a number below 2^32", .world = "4294967298");
+    REFUSED(DISAGREE, "number of ranks", .ranks1 = "4294967294 of 4294967295");
+    REFUSED(DISAGREE, "number of ranks", .ranks1 = "2 of 2");
+    REFUSED(DISAGREE, "a number below 2^32", .world = "4294967298");
     REFUSED(DISAGREE, "of 3", .world = "3");
 }
 
