@@ -49,7 +49,7 @@ static void end_by_signal(void) {
 /* ---- options ---- */
 
 typedef struct arguments {
-    const char *checkpoint, *dtype, *from, *shard_size, *like;
+    const char *checkpoint, *folder, *dtype, *from, *shard_size, *like;
 } arguments;
 
 static stw_status take_dtype(const arguments *a, stw_convert_options *o, stw_error *err) {
@@ -67,10 +67,9 @@ static stw_status take_dtype(const arguments *a, stw_convert_options *o, stw_err
                     "found \"%.40s\", expected bf16, fp32 or fp16", dtype);
 }
 
-static stw_status take_options(const arguments *a, const stw_general *general,
-                               stw_convert_options *o, stw_error *err) {
+static stw_status take_options(const arguments *a, stw_convert_options *o, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    o->folder = general->output;
+    o->folder = a->folder;
     o->like = a->like;
     o->stop = is_stopped;
     if (o->folder == NULL || stw_file_is_stdout(o->folder))
@@ -159,9 +158,7 @@ static stw_status convert(const arguments *a, const stw_general *general, stw_er
     stw_convert_options options = {0};
     stw_convert_result result;
     stw_text text = STW_TEXT_INIT;
-    stw_general to_stdout = *general;
-    to_stdout.output = NULL;
-    STW_TRY(take_options(a, general, &options, err));
+    STW_TRY(take_options(a, &options, err));
     STW_TRY(stw_checkpoint_newest(a->checkpoint, &checkpoint, err));
     options.model = model = find_model(checkpoint->path, options.like);
     catch_signals();
@@ -171,7 +168,7 @@ static stw_status convert(const arguments *a, const stw_general *general, stw_er
         STW_TRY(put_json(checkpoint, &options, &result, &text, err));
     else if (!general->quiet)
         put_text(checkpoint, &options, &result, &text);
-    if (text.length > 0) STW_TRY(stw_emit(&to_stdout, &text, err));
+    if (text.length > 0) STW_TRY(stw_emit(general, &text, err));
 out:
     stw_text_free(&text);
     stw_model_free(model);
@@ -187,6 +184,11 @@ int stw_cmd_convert(int argc, char **argv) {
     const char *words[1];
     size_t n = 0;
     const stw_option options[] = {
+        {"--output", "-o", "FOLDER", "the folder to make; it may exist if it is empty",
+         STW_OPTION_ONCE, &a.folder},
+        {"--json", NULL, NULL, "write complete JSON to stdout", STW_OPTION_FLAG, &general.json},
+        {"--quiet", "-q", NULL, "only errors on stderr, and no summary", STW_OPTION_FLAG,
+         &general.quiet},
         {"--dtype", NULL, "DTYPE", "bf16, fp32 or fp16; default: as saved, of masters fp32",
          STW_OPTION_ONCE, &a.dtype},
         {"--from", NULL, "STATE", "params (the default), or master: fp32 weights, rounded once",
