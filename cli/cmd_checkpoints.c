@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include "backend/checkpoint/load.h"
+#include "core/file.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/progress.h"
 #include "reports/table.h"
 
@@ -32,12 +34,14 @@ typedef struct look {
     found *found; /* [list.n] */
 } look;
 
-bool stw_state_has_checkpoints(const char *path) {
+stw_status stw_state_has_checkpoints(const char *path, bool *out, stw_error *err) {
     stw_checkpoint_list list = {0, NULL};
-    if (stw_checkpoint_scan(path, &list, NULL) != STW_STATUS_OK) return false;
-    const bool any = list.n > 0;
+    *out = false;
+    if (!stw_file_is_folder(path)) return STW_STATUS_OK;
+    const stw_status status = stw_checkpoint_scan(path, &list, err);
+    *out = list.n > 0;
     stw_checkpoint_list_free(&list);
-    return any;
+    return status;
 }
 
 static void progress(void *state, uint64_t bytes) {
@@ -62,6 +66,8 @@ static stw_status find(look *l, stw_error *err) {
         f->entry = &l->list.entries[i];
         f->why = (stw_error)STW_ERROR_INIT;
         f->status = stw_checkpoint_open(f->entry->path, &f->whole, &f->why);
+        if (f->status == STW_STATUS_NO_MEMORY)
+            STW_TRY(stw_fail(err, f->status, f->why.where, "%s", f->why.text));
         if (stat(f->entry->path, &info) == 0) f->changed_s = (int64_t)info.st_mtime;
         if (f->whole != NULL) bytes += f->whole->bytes;
     }
@@ -104,7 +110,9 @@ static void put_row(const look *l, const found *f, stw_table *table) {
     if (f->whole == NULL && f->status == STW_STATUS_BAD_INPUT)
         stw_table_cell(table, "%s", f->why.text);
     else if (f->whole == NULL)
-        stw_table_cell(table, "damaged: %s: %s", f->why.where, f->why.text);
+        stw_table_cell(table, "%s: %s: %s",
+                       f->status == STW_STATUS_DISAGREE ? "damaged" : "cannot be read",
+                       f->why.where, f->why.text);
     else if (f->damage.damaged > 0)
         stw_table_cell(table, "%" PRIu64 " part%s damaged; the first: %s", f->damage.damaged,
                        f->damage.damaged > 1 ? "s" : "", f->damage.first);
@@ -192,6 +200,11 @@ static stw_status remove_some(const look *l, bool one, stw_text *text, stw_error
     for (uint32_t i = 0; i < l->list.n; i++) {
         const found *f = &l->found[i];
         if (!one && f->whole != NULL) continue;
+        if (!one && !f->entry->partial && !stw_checkpoint_is_own(f->entry->path)) {
+            stw_log(STW_LOG_WARN, "%s: has neither manifest nor marker and is not removed",
+                    f->entry->path);
+            continue;
+        }
         STW_TRY(stw_checkpoint_remove(f->entry->path, err));
         stw_doc_line(text, STW_FORMAT_TERMINAL, "removed %s", f->entry->path);
         removed++;

@@ -5,8 +5,9 @@
 
 #include "cli/commands.h"
 
-/** Is a path a checkpoint, or a folder with some, whole or not? */
-bool stw_state_has_checkpoints(const char *path);
+/** Is a path a checkpoint, or a folder with some, whole or not? What is no folder has none.
+ * @return NO_MEMORY, or an error of a folder that is there and cannot be read */
+STW_MUST_USE stw_status stw_state_has_checkpoints(const char *path, bool *out, stw_error *err);
 /** List them; or read them and compare every hash: DISAGREE where one is damaged or not complete.
  */
 STW_MUST_USE stw_status stw_state_show_checkpoints(const char *path, bool verifies,

@@ -287,7 +287,9 @@ out:
 
 static stw_status run(const char *action, state *s, const stw_general *general, stw_error *err) {
     static const char *const actions[] = {"list", "verify", "remove"};
-    const bool checkpoints = stw_state_has_checkpoints(s->folder);
+    bool checkpoints = false;
+    const stw_status scanned = stw_state_has_checkpoints(s->folder, &checkpoints, err);
+    if (scanned != STW_STATUS_OK) return scanned;
     if (checkpoints && (strcmp(action, "list") == 0 || strcmp(action, "verify") == 0))
         return stw_state_show_checkpoints(s->folder, action[0] == 'v', general, err);
     if (checkpoints && strcmp(action, "remove") == 0)
@@ -299,6 +301,14 @@ static stw_status run(const char *action, state *s, const stw_general *general, 
     return stw_fail(err, STW_STATUS_USAGE, action, "expected list, verify or remove%s%s%s",
                     near != NULL ? "; did you mean " : "", near != NULL ? near : "",
                     near != NULL ? "?" : "");
+}
+
+/* Completions end folders with a slash, and what is removed is renamed first. */
+static const char *without_slash(stw_pool *pool, const char *path) {
+    size_t n = path != NULL ? strlen(path) : 0;
+    while (n > 1 && path[n - 1] == '/') n--;
+    const char *own = n > 0 && path[n] == '/' ? stw_pool_printf(pool, "%.*s", (int)n, path) : NULL;
+    return own != NULL ? own : path;
 }
 
 int stw_cmd_state(int argc, char **argv) {
@@ -327,7 +337,8 @@ int stw_cmd_state(int argc, char **argv) {
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;
     stw_general_apply(&general);
-    state s = {.folder = stw_nvme_folder(words[1]), .pool = stw_pool_new()};
+    state s = {.pool = stw_pool_new()};
+    s.folder = stw_nvme_folder(without_slash(s.pool, words[1]));
     if (words[1] == NULL && strcmp(words[0], "remove") == 0)
         status = stw_fail(&err, STW_STATUS_USAGE, "state remove",
                           "expected FOLDER or a file; `stowage state list` shows what there is");

@@ -29,6 +29,7 @@ int stw_cmd_explain(int argc, char **argv);
 int stw_cmd_sweep(int argc, char **argv);
 int stw_cmd_size(int argc, char **argv);
 int stw_cmd_state(int argc, char **argv);
+int stw_cmd_convert(int argc, char **argv);
 
 /** Options that describe the job to plan. */
 typedef struct stw_inputs {

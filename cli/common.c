@@ -30,6 +30,12 @@ bool stw_help_form_take(const char *name) {
     return false;
 }
 
+static bool has_option(const stw_usage *usage, const char *name) {
+    for (size_t i = 0; i < usage->n_options; i++)
+        if (strcmp(usage->options[i].name, name) == 0) return true;
+    return false;
+}
+
 size_t stw_usage_options(const stw_usage *usage, stw_general *general, stw_option *out) {
     const stw_option shared[] = {
         {"--output", "-o", "FILE", "output file; - is stdout", STW_OPTION_VALUE, &general->output},
@@ -43,7 +49,8 @@ size_t stw_usage_options(const stw_usage *usage, stw_general *general, stw_optio
     };
     size_t n = 0;
     for (size_t i = 0; i < usage->n_options; i++) out[n++] = usage->options[i];
-    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++) out[n++] = shared[i];
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++)
+        if (!has_option(usage, shared[i].name)) out[n++] = shared[i];
     return n;
 }
 

@@ -60,7 +60,8 @@ STW_MUST_USE stw_status stw_options_parse(int argc, char **argv, const stw_usage
                                           stw_general *general, const char **positional,
                                           size_t *n_positional, stw_error *err);
 #define STW_MOST_OPTIONS 48
-/** The options of a command, followed by those of every command. @param out [STW_MOST_OPTIONS]
+/** The options of a command, followed by those of every command that it does not have itself.
+ * @param out [STW_MOST_OPTIONS]
  * @return how many */
 size_t stw_usage_options(const stw_usage *usage, stw_general *general, stw_option *out);
 /** What --help prints: text for people; with --help=man a manual page (roff); with --help=words

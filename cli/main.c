@@ -30,7 +30,8 @@ static const command commands[] = {
     {"sweep", "--model MODEL", "plan all combinations of some settings", stw_cmd_sweep},
     {"diff", "PLAN PLAN", "say what changed between two plans", stw_cmd_diff},
     {"explain", "FILE [PLAN]", "say why it ran out of memory, and what to change", stw_cmd_explain},
-    {"state", "list|verify|remove", "handle state on NVMe that runs left", stw_cmd_state},
+    {"state", "list|verify|remove", "handle checkpoints, and state on NVMe", stw_cmd_state},
+    {"convert", "CHECKPOINT", "write a checkpoint's model as a plain folder", stw_cmd_convert},
 };
 static const size_t n_commands = sizeof commands / sizeof commands[0];
 

@@ -185,6 +185,8 @@ static stw_status place(void *state, const stw_load_need *need, uint64_t skip, c
     const uint64_t each = stw_dtype_bits(dtype) / 8, own = stw_dtype_bits(wanted) / 8;
     const uint64_t first = need->at + skip / each, n = bytes / each;
     const stw_save_source_t *s = &c->h->sources[target];
+    if (skip % each != 0 || bytes % each != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, c->checkpoint->path, "a bucket cuts an element");
     if (dtype == wanted) return put(s, first, n, own, from, err);
     if (element_of(wanted) == STW_ELEMENT_NONE)
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, c->h->model.tensors[tensor].name,

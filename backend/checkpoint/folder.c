@@ -54,6 +54,11 @@ static bool parse_name(const char *name, uint64_t *step, bool *partial) {
     return *end == '.' && left > 8 && strcmp(end + left - 8, ".partial") == 0;
 }
 
+static const char *name_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
 /* Left by a removal that did not come to its end. */
 static bool is_rest(const char *name) {
     const size_t length = strlen(name);
@@ -61,16 +66,33 @@ static bool is_rest(const char *name) {
            strcmp(name + length - 9, ".removing") == 0;
 }
 
+/* A manifest or a marker: nobody else makes such files. */
+static bool has_own_file(const char *path, bool *empty) {
+    DIR *folder = opendir(path);
+    bool own = false;
+    *empty = folder != NULL;
+    for (struct dirent *e; folder != NULL && !own && (e = readdir(folder)) != NULL;) {
+        const size_t length = strlen(e->d_name);
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        *empty = false;
+        own = strcmp(e->d_name, STW_MANIFEST_NAME) == 0 ||
+              (strncmp(e->d_name, "rank-", 5) == 0 && length > 5 &&
+               strcmp(e->d_name + length - 5, ".done") == 0);
+    }
+    if (folder != NULL) (void)closedir(folder);
+    return own;
+}
+
 bool stw_checkpoint_is(const char *path) {
-    char file[STW_CHECKPOINT_PATH], marker[32];
-    const char *slash = strrchr(path, '/');
     uint64_t step;
-    bool partial;
-    stw_marker_name(0, marker);
-    if (stw_file_is_folder(path) && parse_name(slash != NULL ? slash + 1 : path, &step, &partial))
-        return true;
-    return (join(path, file, "%s", STW_MANIFEST_NAME) && stw_file_exists(file)) ||
-           (join(path, file, "%s", marker) && stw_file_exists(file));
+    bool partial, empty;
+    return (stw_file_is_folder(path) && parse_name(name_of(path), &step, &partial)) ||
+           has_own_file(path, &empty);
+}
+
+bool stw_checkpoint_is_own(const char *path) {
+    bool empty = false;
+    return has_own_file(path, &empty) || empty;
 }
 
 /* ---- lists ---- */
@@ -121,8 +143,7 @@ stw_status stw_checkpoint_scan(const char *path, stw_checkpoint_list *out, stw_e
     bool partial = false;
     *out = (stw_checkpoint_list){0, NULL};
     if (stw_checkpoint_is(path)) {
-        const char *slash = strrchr(path, '/');
-        if (!parse_name(slash != NULL ? slash + 1 : path, &step, &partial)) partial = false;
+        if (!parse_name(name_of(path), &step, &partial)) partial = false;
         return add(out, path, step, partial, err);
     }
     folder = opendir(path);
@@ -140,7 +161,7 @@ out:
 stw_status stw_checkpoint_newest(const char *path, stw_checkpoint **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_checkpoint_list list;
-    stw_error first = STW_ERROR_INIT;
+    stw_error first = STW_ERROR_INIT, last = STW_ERROR_INIT;
     *out = NULL;
     STW_TRY(stw_checkpoint_scan(path, &list, err));
     for (uint32_t i = list.n; i-- > 0;) {
@@ -148,6 +169,7 @@ stw_status stw_checkpoint_newest(const char *path, stw_checkpoint **out, stw_err
         status = stw_checkpoint_open(list.entries[i].path, out, &why);
         if (status == STW_STATUS_OK) goto out;
         if (first.status == STW_STATUS_OK) first = why;
+        last = why;
         if (status != STW_STATUS_BAD_INPUT) break; /* damage is not passed over */
         if (!list.entries[i].partial)
             stw_log(STW_LOG_WARN, "%s is not complete and is passed over: %s", why.where, why.text);
@@ -157,11 +179,15 @@ stw_status stw_checkpoint_newest(const char *path, stw_checkpoint **out, stw_err
                           "found no checkpoint, expected folders such as step-00000100");
     else if (list.n == 1)
         status = stw_fail(err, first.status, first.where, "%s", first.text);
-    else
+    else if (status == STW_STATUS_BAD_INPUT)
         status = stw_fail(err, first.status, path,
-                          "found %u checkpoints, none of which can be used; the newest, %.200s: "
+                          "found %u checkpoints, none of which is complete; the newest, %.200s: "
                           "%.300s",
                           list.n, first.where, first.text);
+    else
+        status = stw_fail(err, last.status, last.where,
+                          "%.400s; to use an older one of the %u checkpoints in %.200s, name it",
+                          last.text, list.n, path);
 out:
     if (status == STW_STATUS_OK || list.n > 0) stw_checkpoint_list_free(&list);
     return status;
@@ -169,16 +195,21 @@ out:
 
 /* ---- removing ---- */
 
-static void remove_files(const char *path) {
-    char file[STW_CHECKPOINT_PATH];
-    DIR *folder = opendir(path);
-    if (folder == NULL) return;
+/* The files of a folder, and the folder. Of a link the link alone: what it leads to is not ours. */
+static stw_status remove_files(const char *path, stw_error *err) {
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && unlink(path) == 0) return STW_STATUS_OK;
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    if (folder == NULL) {
+        if (fd >= 0) (void)close(fd);
+        return stw_fail_errno(err, path, "cannot be removed");
+    }
     for (struct dirent *e = readdir(folder); e != NULL; e = readdir(folder))
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
-            join(path, file, "%s", e->d_name))
-            (void)unlink(file);
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            (void)unlinkat(fd, e->d_name, 0);
     (void)closedir(folder);
-    (void)rmdir(path);
+    if (rmdir(path) == 0 || errno == ENOENT) return STW_STATUS_OK;
+    return stw_fail_errno(err, path, "cannot be removed");
 }
 
 /* Folder of a path, "." where it has none. */
@@ -203,8 +234,7 @@ stw_status stw_checkpoint_remove(const char *path, stw_error *err) {
         return too_long(path, err);
     if (rename(path, rest) != 0) return stw_fail_errno(err, path, "cannot be renamed");
     stw_nvme_folder_sync(folder);
-    remove_files(rest);
-    return STW_STATUS_OK;
+    return remove_files(rest, err);
 }
 
 /* ---- saves ---- */
@@ -271,6 +301,10 @@ static stw_status give_name(const stw_partial *p, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     if (!join(p->folder, name, "step-%08" PRIu64, p->step)) return too_long(p->folder, err);
     /* One of the same step, of a run that was resumed: the new one is whole already. */
+    if (stw_file_exists(name) && !stw_checkpoint_is_own(name))
+        STW_TRY(stw_fail(err, STW_STATUS_IO, name,
+                         "found something else than a checkpoint: it stays, and the new one is %s",
+                         p->path));
     if (stw_file_exists(name)) STW_TRY(stw_checkpoint_remove(name, err));
     if (rename(p->path, name) != 0) return stw_fail_errno(err, p->path, "cannot be renamed");
     stw_nvme_folder_sync(p->folder);
@@ -314,7 +348,7 @@ void stw_checkpoint_tidy(const char *path, uint64_t save) {
     char own[STW_CHECKPOINT_PATH];
     DIR *folder = opendir(path);
     for (struct dirent *e = folder != NULL ? readdir(folder) : NULL; e != NULL; e = readdir(folder))
-        if (is_rest(e->d_name) && join(path, own, "%s", e->d_name)) remove_files(own);
+        if (is_rest(e->d_name) && join(path, own, "%s", e->d_name)) (void)!remove_files(own, NULL);
     if (folder != NULL) (void)closedir(folder);
     if (folder == NULL || stw_checkpoint_scan(path, &list, NULL) != STW_STATUS_OK) return;
     for (uint32_t i = 0; i < list.n; i++)

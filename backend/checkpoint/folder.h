@@ -27,6 +27,9 @@ void stw_checkpoint_close(stw_checkpoint *checkpoint); /* NULL is fine */
 
 /** Does a folder look like a checkpoint, whole or not? */
 bool stw_checkpoint_is(const char *path);
+/** Is it one of Stowage: has it a manifest or a marker, or nothing at all? Others have such names,
+ * too. */
+bool stw_checkpoint_is_own(const char *path);
 
 /** A folder of a list. */
 typedef struct stw_checkpoint_entry {

@@ -19,6 +19,7 @@
 #define READERS 4u
 #define NONE UINT32_MAX
 #define MOST_BUCKET (4ull << 30) /* larger ones are no buckets of ours */
+#define MOST_HEADER (128ull << 20)
 
 /* A file that buckets are of. */
 typedef struct source {
@@ -54,11 +55,48 @@ static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "checkpoint", "out of memory");
 }
 
+/* A header is a bucket of its own, which rank 0 wrote. Nothing is made of a damaged one. */
+static stw_status check_header(const stw_checkpoint *c, const char *name, const char *path,
+                               stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_marker *m = &c->markers[0];
+    const stw_marked_bucket *b = m->buckets, *end = m->buckets + m->n_buckets;
+    stw_plain_io *io = NULL;
+    stw_plain *file = NULL;
+    void *memory = NULL;
+    for (; b < end; b++)
+        if (strcmp(m->files[b->file], name) == 0 && m->extents[b->first_extent].offset == 0) break;
+    if (b == end || b->n_extents != 1 || m->extents[b->first_extent].count != 1 ||
+        b->bytes > MOST_HEADER)
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, path,
+                         "found no header in what rank 0's marker lists"));
+    memory = malloc((size_t)b->bytes);
+    if (memory == NULL) STW_TRY(no_memory(err));
+    STW_TRY(stw_plain_io_open(&io, err));
+    STW_TRY(stw_plain_open(io, path, false, &file, err));
+    STW_TRY(stw_plain_read(file, 0, memory, b->bytes, err));
+    const uint64_t hash = XXH3_64bits(memory, (size_t)b->bytes);
+    if (hash != b->hash)
+        status =
+            stw_fail(err, STW_STATUS_DISAGREE, path,
+                     "is damaged: its %" PRIu64 " bytes from 0 to %" PRIu64
+                     " that rank 0 wrote (header) have hash %016" PRIx64 ", expected %016" PRIx64,
+                     b->bytes, b->bytes, hash, b->hash);
+out:
+    stw_plain_close(file);
+    stw_plain_io_close(io);
+    free(memory);
+    return status;
+}
+
 stw_status stw_checkpoint_header(const stw_checkpoint *checkpoint, uint32_t file,
                                  stw_safetensors **out, stw_error *err) {
     char path[STW_CHECKPOINT_PATH + 256];
-    snprintf(path, sizeof path, "%s/%s", checkpoint->path, checkpoint->manifest.files[file].name);
-    return stw_safetensors_open(path, out, err);
+    const char *name = checkpoint->manifest.files[file].name;
+    snprintf(path, sizeof path, "%s/%s", checkpoint->path, name);
+    *out = NULL;
+    const stw_status status = check_header(checkpoint, name, path, err);
+    return status == STW_STATUS_OK ? stw_safetensors_open(path, out, err) : status;
 }
 
 /* ---- what is wanted ---- */
@@ -193,10 +231,9 @@ out:
 static void name_tensor(const loader *l, const source *s, uint64_t offset, char *out,
                         size_t out_size) {
     stw_safetensors *set = NULL;
-    out[0] = '\0';
+    snprintf(out, out_size, "%s", s->number != NONE && offset == 0 ? " (header)" : "");
     if (s->number == NONE || stw_checkpoint_header(l->c, s->number, &set, NULL) != STW_STATUS_OK)
         return;
-    snprintf(out, out_size, " (header)");
     for (uint32_t e = 0; e < set->n_entries; e++)
         if (offset >= set->entries[e].offset_bytes &&
             offset - set->entries[e].offset_bytes < set->entries[e].bytes)

@@ -26,8 +26,19 @@ static const stw_safetensors_entry *find(const finder *f, const char *name, uint
     return NULL;
 }
 
+/* What saves write; of others nobody asks how wide their elements are. */
+static stw_status check_dtype(const finder *f, const stw_safetensors_entry *e, stw_error *err) {
+    if (e->dtype == STW_DTYPE_F32 || e->dtype == STW_DTYPE_BF16 || e->dtype == STW_DTYPE_F16)
+        return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BAD_INPUT, f->c->path,
+                    "tensor %.200s: found dtype %s, expected F32, BF16 or F16", e->name,
+                    stw_dtype_name(e->dtype));
+}
+
 /* Kinds and dtypes, by one tensor of each. */
-static void look(const finder *f, const stw_model *model, stw_saved_options *options) {
+static stw_status look(const finder *f, const stw_model *model, stw_saved_options *options,
+                       stw_error *err) {
+    stw_status status = STW_STATUS_OK;
     uint32_t file;
     for (uint32_t k = 1; k < STW_N_SAVED; k++)
         for (uint32_t t = 0; t < model->n_tensors && (options->kinds & 1u << k) == 0; t++) {
@@ -36,11 +47,14 @@ static void look(const finder *f, const stw_model *model, stw_saved_options *opt
                      model->tensors[t].name);
             const stw_safetensors_entry *e = find(f, name, &file);
             if (e == NULL) continue;
+            STW_TRY(check_dtype(f, e, err));
             options->kinds |= 1u << k;
             options->dtypes[k] = e->dtype;
         }
     for (uint32_t n = 0; n < f->c->manifest.n_files; n++)
         if (strncmp(f->c->manifest.files[n].name, "model-", 6) == 0) options->kinds |= 1;
+out:
+    return status;
 }
 
 /* dtypes of parameters: each tensor's own. */
@@ -59,6 +73,7 @@ static stw_status look_at_params(const finder *f, const stw_model *model,
         if (e == NULL)
             STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, f->c->path,
                              "holds no tensor %.200s of the model", name));
+        STW_TRY(check_dtype(f, e, err));
         dtypes[t] = e->dtype;
     }
     options->params = dtypes;
@@ -93,7 +108,7 @@ static stw_status stored(const finder *f, const stw_model *model, const bool *fr
     stw_saved_options options = {.frozen = frozen};
     stw_dtype *dtypes = calloc((size_t)model->n_tensors + 1, sizeof *dtypes);
     if (dtypes == NULL) STW_TRY(no_memory(f, err));
-    look(f, model, &options);
+    STW_TRY(look(f, model, &options, err));
     STW_TRY(look_at_params(f, model, &options, dtypes, err));
     STW_TRY(stw_saved_make(model, &options, &saved, err));
     for (uint32_t e = 0; e < saved->n_entries; e++) STW_TRY(place(f, &saved->entries[e], err));

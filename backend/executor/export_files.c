@@ -2,7 +2,6 @@
 #define _GNU_SOURCE /* renameat2 */
 #include "backend/executor/export_files.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -14,13 +13,13 @@
 
 #include "core/checked.h"
 #include "core/file.h"
+#include "core/folder.h"
 #include "core/json.h"
 
 #define FILE_BYTES 5000000000ull /* as transformers cuts them */
 #define COPY_BYTES (256ull << 20)
 #define INDEX "model.safetensors.index.json"
 #define NAME_BYTES 64
-#define JOINED (PATH_MAX + NAME_MAX + 2)
 
 typedef struct one_file {
     char name[NAME_BYTES];
@@ -58,26 +57,9 @@ static bool ends(const char *name, const char *with) {
 
 /* ---- folders ---- */
 
-typedef stw_status (*on_name)(void *state, const char *folder, const char *name, stw_error *err);
-
-static stw_status each_name(const char *folder, on_name fn, void *state, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    DIR *list = opendir(folder);
-    if (list == NULL) return stw_fail_errno(err, folder, "cannot be opened");
-    for (const struct dirent *e; status == STW_STATUS_OK && (e = readdir(list)) != NULL;)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            status = fn(state, folder, e->d_name, err);
-    closedir(list);
-    return status;
-}
-
-static void join(char out[JOINED], const char *folder, const char *name) {
-    snprintf(out, JOINED, "%s/%s", folder, name);
-}
-
 static stw_status look(void *state, const char *folder, const char *name, stw_error *err) {
-    char path[JOINED];
-    join(path, folder, name);
+    char path[STW_FOLDER_PATH];
+    stw_folder_join(path, folder, name);
     if (stw_file_is_folder(path))
         return stw_fail(err, STW_STATUS_USAGE, folder, "found the folder %.100s in it", name);
     *(bool *)state |= ends(name, ".safetensors");
@@ -88,35 +70,12 @@ static stw_status check_replaceable(const char *path, stw_error *err) {
     bool weights = false;
     struct stat st;
     if (lstat(path, &st) != 0) return STW_STATUS_OK;
-    if (S_ISDIR(st.st_mode) && each_name(path, look, &weights, NULL) == STW_STATUS_OK && weights)
+    if (S_ISDIR(st.st_mode) && stw_folder_each(path, look, &weights, NULL) == STW_STATUS_OK &&
+        weights)
         return STW_STATUS_OK;
     return stw_fail(
         err, STW_STATUS_USAGE, path,
         "found something else than a flat folder of safetensors, which is not replaced");
-}
-
-static stw_status remove_name(void *state, const char *folder, const char *name, stw_error *err) {
-    char path[JOINED];
-    (void)state;
-    join(path, folder, name);
-    return unlink(path) == 0 ? STW_STATUS_OK : stw_fail_errno(err, path, "cannot be removed");
-}
-
-static stw_status remove_folder(const char *folder, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    STW_TRY(each_name(folder, remove_name, NULL, err));
-    if (rmdir(folder) != 0) status = stw_fail_errno(err, folder, "cannot be removed");
-out:
-    return status;
-}
-
-static stw_status flush_folder(const char *path, stw_error *err) {
-    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    stw_status status = STW_STATUS_OK;
-    if (fd < 0) return stw_fail_errno(err, path, "cannot be opened");
-    if (fsync(fd) != 0) status = stw_fail_errno(err, path, "cannot be flushed");
-    (void)close(fd);
-    return status;
 }
 
 /* ---- dealing ---- */
@@ -190,7 +149,7 @@ static void close_all(stw_export_files *f) {
 void stw_export_files_free(stw_export_files *f) {
     if (f == NULL) return;
     close_all(f);
-    if (f->rank == 0 && f->work[0] != '\0') (void)remove_folder(f->work, NULL);
+    if (f->rank == 0 && f->work[0] != '\0') (void)!stw_folder_remove(f->work, NULL);
     stw_pool_free(f->pool);
 }
 
@@ -262,8 +221,8 @@ static stw_status begin_file(stw_export_files *f, one_file *file, uint64_t step,
     stw_status status = STW_STATUS_OK;
     stw_text header = STW_TEXT_INIT;
     uint64_t size = 0;
-    char path[JOINED];
-    join(path, f->work, file->name);
+    char path[STW_FOLDER_PATH];
+    stw_folder_join(path, f->work, file->name);
     STW_TRY(make_header(f, file, step, &header, &size, err));
     file->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (file->fd < 0) STW_TRY(stw_fail_errno(err, path, "cannot be made"));
@@ -283,7 +242,7 @@ stw_status stw_export_files_make(stw_export_files *f, uint64_t step, stw_error *
     struct stat st;
     name_work(f, step);
     if (lstat(f->work, &st) == 0) { /* of a run that was killed */
-        const stw_status status = remove_folder(f->work, err);
+        const stw_status status = stw_folder_remove(f->work, err);
         if (status != STW_STATUS_OK) return status;
     }
     return mkdir(f->work, 0755) == 0 ? STW_STATUS_OK
@@ -346,8 +305,8 @@ static stw_status write_index(const stw_export_files *f, uint64_t step, stw_erro
     stw_status status = STW_STATUS_OK;
     stw_json *json = stw_json_new();
     stw_text text = STW_TEXT_INIT;
-    char path[JOINED];
-    join(path, f->work, INDEX);
+    char path[STW_FOLDER_PATH];
+    stw_folder_join(path, f->work, INDEX);
     stw_json_begin_object(json, NULL);
     stw_json_begin_object(json, "metadata");
     stw_json_u64(json, "total_size", f->bytes);
@@ -367,16 +326,13 @@ out:
 
 /* config.json, tokenizer: what is no weights. */
 static stw_status copy_name(void *state, const char *folder, const char *name, stw_error *err) {
-    static const char *const weights[] = {
-        ".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth"};
     const stw_export_files *f = state;
-    char from[JOINED], to[JOINED], *data = NULL;
+    char from[STW_FOLDER_PATH], to[STW_FOLDER_PATH], *data = NULL;
     uint64_t length = 0;
     struct stat st;
-    for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++)
-        if (ends(name, weights[i])) return STW_STATUS_OK;
-    join(from, folder, name);
-    join(to, f->work, name);
+    if (!stw_folder_is_rest(name)) return STW_STATUS_OK;
+    stw_folder_join(from, folder, name);
+    stw_folder_join(to, f->work, name);
     if (stat(from, &st) != 0 || !S_ISREG(st.st_mode)) return STW_STATUS_OK;
     stw_status status = stw_file_read(from, COPY_BYTES, &data, &length, err);
     if (status == STW_STATUS_OK) status = stw_file_write(to, data, length, err);
@@ -405,7 +361,7 @@ static stw_status exchange(stw_export_files *f, stw_error *err) {
             STW_TRY(stw_fail_errno(err, f->path, "cannot be exchanged"));
         snprintf(f->work, sizeof f->work, "%s", aside);
     }
-    STW_TRY(remove_folder(f->work, err));
+    STW_TRY(stw_folder_remove(f->work, err));
     f->work[0] = '\0';
 out:
     return status;
@@ -414,18 +370,11 @@ out:
 stw_status stw_export_files_publish(stw_export_files *f, const char *like, uint64_t step,
                                     stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    char parent[PATH_MAX];
-    if (like != NULL && stw_file_is_folder(like)) STW_TRY(each_name(like, copy_name, f, err));
+    if (like != NULL && stw_file_is_folder(like)) STW_TRY(stw_folder_each(like, copy_name, f, err));
     if (f->n_files > 1) STW_TRY(write_index(f, step, err));
-    STW_TRY(flush_folder(f->work, err));
+    STW_TRY(stw_folder_sync(f->work, err));
     STW_TRY(exchange(f, err));
-    snprintf(parent, sizeof parent, "%s", f->path);
-    char *slash = strrchr(parent, '/');
-    if (slash == NULL)
-        snprintf(parent, sizeof parent, ".");
-    else
-        slash[slash == parent ? 1 : 0] = '\0';
-    STW_TRY(flush_folder(parent, err));
+    STW_TRY(stw_folder_sync_parent(f->path, err));
 out:
     return status;
 }

@@ -293,6 +293,9 @@ static stw_status place(void *state, const stw_load_need *need, uint64_t skip, c
     const uint64_t each = stw_dtype_bits(dtype) / 8, to = stw_element_bytes(type);
     const uint64_t element = need->at + skip / each, n = bytes / each;
     const uint64_t offset = region->offset_bytes + stw_times(element, to);
+    if (skip % each != 0 || bytes % each != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, run->resume->checkpoint->path,
+                        "a bucket cuts an element");
     stw_exec_progress_add(run, bytes);
     if ((dtype == STW_DTYPE_F32 && type == STW_ELEMENT_F32) ||
         (dtype == STW_DTYPE_BF16 && type == STW_ELEMENT_BF16))

@@ -170,6 +170,8 @@ static stw_status read_files(const stw_tree *tree, stw_manifest *m, stw_error *e
     stw_status status = STW_STATUS_OK;
     const stw_node *files = NULL;
     STW_TRY(stw_node_array(tree, tree->root, "files", &files, err));
+    if (files->n_items > STW_SAVED_MOST_FILES)
+        STW_TRY(stw_node_fail(tree, files, "at most 65536 files", err));
     m->files = stw_pool_array(m->pool, files->n_items + 1, sizeof *m->files);
     if (m->files == NULL) STW_TRY(no_memory(err));
     m->n_files = (uint32_t)files->n_items;
@@ -179,7 +181,7 @@ static stw_status read_files(const stw_tree *tree, stw_manifest *m, stw_error *e
         STW_TRY(stw_node_u64(tree, files->items[f], "bytes", &m->files[f].bytes, err));
         m->files[f].name = stw_pool_string(m->pool, name);
         if (m->files[f].name == NULL) STW_TRY(no_memory(err));
-        if (name[0] == '.' || strchr(name, '/') != NULL)
+        if (!stw_saved_file_name(name))
             STW_TRY(stw_node_fail(tree, files->items[f], "the name of a file of the folder", err));
     }
 out:

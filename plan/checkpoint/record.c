@@ -20,6 +20,11 @@ void stw_marker_name(uint32_t rank, char out[32]) { snprintf(out, 32, "rank-%05u
 
 void stw_marker_init(stw_marker *marker, stw_pool *pool) { *marker = (stw_marker){.pool = pool}; }
 
+bool stw_saved_file_name(const char *name) {
+    return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL &&
+           strlen(name) <= STW_SAVED_FILE_NAME;
+}
+
 static stw_status file_of(stw_marker *m, const char *name, uint32_t *out, stw_error *err) {
     for (*out = m->n_files; *out > 0; --*out)
         if (strcmp(m->files[*out - 1], name) == 0) {
@@ -142,7 +147,8 @@ static stw_status read_bytes(const reader *r, const char *line, stw_error *err) 
     if (x.bytes == 0 || x.count == 0 || all == STW_TOO_LARGE || end == STW_TOO_LARGE ||
         (x.count > 1 && x.stride < x.bytes))
         return bad(r, "rows that are apart", err);
-    m->buckets[m->n_buckets - 1].bytes += all;
+    stw_marked_bucket *bucket = &m->buckets[m->n_buckets - 1];
+    bucket->bytes = stw_plus(bucket->bytes, all);
     return add_extent(m, &x, err);
 }
 
@@ -161,7 +167,7 @@ static stw_status read_line(const reader *r, const char *line, stw_error *err) {
         return status;
     }
     if (strncmp(line, "file ", 5) == 0 && m->n_buckets == 0) {
-        if (line[5] == '\0' || line[5] == '.' || strchr(line, '/') != NULL)
+        if (!stw_saved_file_name(line + 5) || m->n_files == STW_SAVED_MOST_FILES)
             return bad(r, "the name of a file of the folder", err);
         return file_of(m, line + 5, &file, err);
     }
@@ -190,7 +196,7 @@ stw_status stw_marker_read(const char *file, const char *text, size_t length, st
         STW_TRY(read_line(&r, line, err));
         at += n;
     }
-    if (r.line < 4 || out->rank >= out->world ||
+    if (r.line < 4 || out->rank >= out->world || out->world > STW_SAVED_MOST_RANKS ||
         (out->n_buckets > 0 && out->buckets[out->n_buckets - 1].n_extents == 0))
         STW_TRY(bad(&r, "save, step, rank and number of ranks", err));
 out:

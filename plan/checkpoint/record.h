@@ -14,6 +14,9 @@
 #define STW_MANIFEST_NAME "stowage.json"
 #define STW_MANIFEST_SCHEMA "stowage.checkpoint"
 #define STW_SAVED_GROUPS 8
+#define STW_SAVED_MOST_RANKS (1u << 20)
+#define STW_SAVED_MOST_FILES (1u << 16)
+#define STW_SAVED_FILE_NAME 255 /* bytes of a file's name, as file systems have them */
 
 /** Bytes of a file: `count` rows of `bytes`, `stride` apart. */
 typedef struct stw_marked_extent {
@@ -48,6 +51,8 @@ STW_MUST_USE stw_status stw_marker_add(stw_marker *marker, uint64_t offset, uint
 /** "rank-00003.done" */
 void stw_marker_name(uint32_t rank, char out[32]);
 STW_MUST_USE stw_status stw_marker_write(const stw_marker *marker, stw_text *out, stw_error *err);
+/** Is a name one of a file in the checkpoint's own folder, which readers may open? */
+bool stw_saved_file_name(const char *name);
 /** @param file for errors; @return BAD_INPUT with the line, DISAGREE where the text does not have
  * its hash */
 STW_MUST_USE stw_status stw_marker_read(const char *file, const char *text, size_t length,

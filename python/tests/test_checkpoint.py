@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of stowage.torch.AdamW: saved while training goes on, resumed with the same bits, on 1 and 2 ranks."""
 
+import csv
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 import unittest
 
@@ -14,6 +16,9 @@ from _ranks import run_ranks
 import stowage
 from stowage.torch import AdamW, Checkpoint
 
+MOE = {"model_type": "qwen3_moe", "head_dim": 16, "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24, "num_experts": 4,
+       "num_experts_per_tok": 2, "decoder_sparse_step": 1, "mlp_only_layers": [], "num_attention_heads": 2, "num_hidden_layers": 2,
+       "num_key_value_heads": 1, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "vocab_size": 100}
 VERSION = tuple(int(n) for n in torch.__version__.split(".")[:2])
 
 
@@ -83,6 +88,51 @@ class OneRank(unittest.TestCase):
             self.skipTest("safetensors is missing")
         for name, tensor in model.state_dict().items():
             self.assertTrue(torch.equal(load_file(os.path.join(folder, found[name]))[name], tensor), name)
+
+    @unittest.skipUnless(os.environ.get("STOWAGE"), "STOWAGE, the path of the program, is not set")
+    def test_what_is_converted_has_published_names(self) -> None:
+        """A job names tensors as its modules do, experts fused; the folder has one tensor for each expert."""
+        try:
+            from safetensors.torch import load_file
+        except ImportError:
+            self.skipTest("safetensors is missing")
+        config, table = os.path.join(self.folder, "config.json"), os.path.join(self.folder, "tensors.csv")
+        with open(config, "w", encoding="utf-8") as file:
+            json.dump(MOE, file)
+        subprocess.run([os.environ["STOWAGE"], "inspect", config, "--tensors", table, "-q", "-o", os.devnull], check=True)
+        model = torch.nn.Module()
+        torch.manual_seed(0)
+        with open(table, encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                at, names = model, row["name"].split(".")
+                for name in names[:-1]:
+                    if not hasattr(at, name):
+                        at.add_module(name, torch.nn.Module())
+                    at = getattr(at, name)
+                at.register_parameter(names[-1], torch.nn.Parameter(torch.randn(json.loads(row["shape"])).bfloat16()))
+        optimizer = AdamW(model.named_parameters(), lr=1e-2)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        saves, folder = os.path.join(self.folder, "saves"), os.path.join(self.folder, "out")
+        with Checkpoint(model, optimizer, saves, config=config) as checkpoint:
+            checkpoint.save()
+            checkpoint.wait()
+        subprocess.run([os.environ["STOWAGE"], "convert", saves, "-o", folder, "-q"], check=True)
+        found, own = load_file(os.path.join(folder, "model.safetensors")), model.state_dict()
+        expected = {}
+        for name, tensor in own.items():
+            if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                expected[name] = tensor
+                continue
+            head = name.rsplit(".", 1)[0]
+            for e, expert in enumerate(tensor):
+                halves = expert.chunk(2) if name.endswith("gate_up_proj") else (expert,)
+                for part, which in zip(halves, ("gate", "up") if len(halves) == 2 else ("down",)):
+                    expected[f"{head}.{e}.{which}_proj.weight"] = part
+        self.assertEqual(set(found), set(expected))
+        for name, tensor in expected.items():
+            self.assertTrue(torch.equal(found[name], tensor), name)
 
     def test_keep_and_an_older_step(self) -> None:
         model, optimizer = job()

@@ -31,6 +31,14 @@ run_of disk 1 --steps 2 --checkpoint disk --resume disk || { cat run-disk.txt; f
 mkdir disk/.step-00000007.0123456789abcdef.partial
 "$STOWAGE" state list disk --json | grep -q '"complete": false' || fail "an incomplete one"
 expect 0 "1 of 3 checkpoints removed; to remove one that is complete, name its folder" "$STOWAGE" state remove disk
+# folders of other programs have such names, too; links lead elsewhere
+mkdir -p disk/step-00000099 precious
+: >disk/step-00000099/theirs
+: >precious/file
+ln -s ../precious disk/.step-00000098.0123456789abcdef.partial
+expect 0 "step-00000099: has neither manifest nor marker and is not removed" "$STOWAGE" state remove disk
+[ -f disk/step-00000099/theirs ] && [ -f precious/file ] && [ ! -e disk/.step-00000098.0123456789abcdef.partial ] || fail "more is removed"
+rm -r disk/step-00000099
 printf x | dd of=disk/step-00000002/optimizer-00001-of-00001.safetensors bs=1 seek=20000000 conv=notrunc 2>/dev/null
 expect 8 "1 of 2 checkpoints: damaged or not complete" "$STOWAGE" state verify disk
 grep -q "1 part damaged; the first:" expect.out || { cat expect.out; fail "verify"; }
@@ -39,7 +47,17 @@ expect 8 "optimizer-00001-of-00001.safetensors: is damaged: its .* bytes from .*
 rm disk/step-00000002/rank-00000.done
 run_of disk 1 --steps 2 --resume disk || { cat run-disk.txt; fail "an incomplete one is passed over"; }
 grep -q "is not complete.*passed over" run-disk.txt && grep -q "resumed from disk/step-00000001" run-disk.txt || { cat run-disk.txt; fail "the one before"; }
-expect 0 "removed disk/step-00000002" "$STOWAGE" state remove disk/step-00000002
+expect 0 "removed disk/step-00000002" "$STOWAGE" state remove disk/step-00000002/
+: >file
+expect 3 "file/.lock: cannot be opened: Not a directory" "$STOWAGE" run plan-disk.json --backend host --steps 1 --checkpoint file
+expect 3 "file: cannot be opened: Not a directory" "$STOWAGE" run plan-disk.json --backend host --steps 1 --resume file
+# what stands where a checkpoint is to be stays, and the checkpoint is found under its first name
+mkdir -p stands
+: >stands/step-00000003
+run_of disk 1 --steps 3 --checkpoint stands || { cat run-disk.txt; fail "a file in the way"; }
+grep -q "was not saved: stands/step-00000003: found something else than a checkpoint: it stays, and the new one is stands/.step" run-disk.txt ||
+    { cat run-disk.txt; fail "in the way"; }
+run_of disk 1 --steps 3 --resume stands || { cat run-disk.txt; fail "resumed from the first name"; }
 expect 2 "has no effect without --checkpoint" "$STOWAGE" run plan-disk.json --backend host --every 2
 
 # weights are read from a checkpoint as from any such folder, and its config.json goes with them

@@ -116,7 +116,7 @@ screen state list empty
 screen state verify empty
 
 # help: 80 columns, as many lines as there are options
-for command in plan simulate run validate size sweep diff inspect models clusters calibrate record state report explain help; do
+for command in plan simulate run validate size sweep diff inspect models clusters calibrate record state convert report explain help; do
     n=$((n + 1))
     "$STOWAGE" help $command >"$n.txt" 2>/dev/null || "$STOWAGE" --help >"$n.txt"
     echo "$n: help $command" >>screens.txt

@@ -34,6 +34,11 @@
       (from_folder, from, to_folder, to, flags), -1, EIO)                                          \
     X(unlink, int, (const char *path), (path), -1, EIO)                                            \
     X(flock, int, (int fd, int how), (fd, how), -1, ENOLCK)                                        \
+    X(mkdir, int, (const char *path, mode_t mode), (path, mode), -1, ENOSPC)                       \
+    X(rmdir, int, (const char *path), (path), -1, EIO)                                             \
+    X(unlinkat, int, (int folder, const char *name, int how), (folder, name, how), -1, EIO)        \
+    X(fdopendir, DIR *, (int fd), (fd), NULL, ENOMEM)                                              \
+    X(lstat, int, (const char *path, struct stat *out), (path, out), -1, EIO)                      \
     X(getrandom, ssize_t, (void *to, size_t n, unsigned flags), (to, n, flags), -1, EAGAIN)        \
     X(fchmod, int, (int fd, mode_t mode), (fd, mode), -1, EPERM)                                   \
     X(stat, int, (const char *path, struct stat *out), (path, out), -1, EIO)                       \

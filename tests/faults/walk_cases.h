@@ -14,7 +14,8 @@ typedef enum walk_state {
     WALK_STATE_NONE,
     WALK_STATE_STAYS, /* it is looked at */
     WALK_STATE_GOES,  /* it is removed; after a failure what is left of it may stay */
-    WALK_STATE_LEFT   /* a run may leave some: what `state list` then calls whole must verify */
+    WALK_STATE_LEFT,  /* a run may leave some: what `state list` then calls whole must verify */
+    WALK_STATE_SAVED  /* a run saves checkpoints into "saves": complete ones must verify */
 } walk_state;
 
 typedef struct walk_case {
