@@ -8,6 +8,7 @@
 
 #include "core/printable.h"
 #include "reports/blocks.h"
+#include "reports/quote.h"
 
 void stw_table_begin(stw_table *table, stw_pool *pool, const char *const *heads,
                      uint32_t n_columns) {
@@ -299,21 +300,24 @@ static void write_markdown(const stw_table *t, stw_text *out) {
     }
 }
 
+/* Would a spreadsheet compute it? A figure is what it is. */
+static bool is_formula(const char *cell) {
+    const bool sign = *cell == '-' || *cell == '+';
+    if (sign) return cell[1] != '\0' && !isdigit((unsigned char)cell[1]);
+    return *cell == '=' || *cell == '@';
+}
+
+/* Printable text has no line breaks: only commas and quotation marks need quotes. */
 static void put_csv_cell(stw_text *out, const char *cell) {
-    if (strpbrk(cell, ",\"") == NULL) {
-        stw_text_append_printable(out, cell);
-        return;
-    }
-    stw_text line = STW_TEXT_INIT;
-    stw_text_append_printable(&line, cell);
-    put(out, "\"");
-    for (const char *at = line.data; at != NULL && *at != '\0'; at++) {
-        if (*at == '"') put(out, "\"");
-        stw_text_append(out, at, 1);
-    }
-    put(out, "\"");
-    if (line.failed) out->failed = true;
-    stw_text_free(&line);
+    stw_text text = STW_TEXT_INIT;
+    if (is_formula(cell)) put(&text, "'");
+    stw_text_append_printable(&text, cell);
+    if (text.failed) out->failed = true;
+    if (text.length > 0 && strpbrk(text.data, ",\"") != NULL)
+        stw_csv_quote(text.data, out);
+    else if (text.length > 0)
+        stw_text_append(out, text.data, text.length);
+    stw_text_free(&text);
 }
 
 void stw_csv_row(stw_text *out, const char *const *cells, uint32_t n_cells) {
