@@ -148,7 +148,11 @@ void stw_page_open(const char *path);
 /** Lines of a summary: a screen of 25 less those of the hints below it, and of warnings and words
  * on settings that were imported. */
 uint32_t stw_summary_lines(bool imported);
-/** Does a report go to the terminal, and nobody asked for all of it (-v)? */
+/** All tables are asked for: --full, or -v. */
+bool stw_wants_all(const stw_general *general);
+#define STW_FULL_OPTION(general)                                                                   \
+    {"--full", NULL, NULL, "all tables, not the summary alone", STW_OPTION_FLAG, &(general).full}
+/** Does a report go to the terminal, and nobody asked for all of it? */
 bool stw_is_summary(const stw_general *general, stw_format format);
 /** The last line of a summary. @param file where the whole is; NULL: nowhere */
 void stw_tell_details(const char *file, stw_text *out);

@@ -99,6 +99,15 @@ static void format_passes(const stw_section *s, stw_text *out) {
                         stw_word_seconds(s->facts->phases[STW_PHASE_CHECKPOINT].time_s).text);
 }
 
+/* Is an iteration what the rows of a table of phases add up to? */
+static bool is_plain_sum(const stw_plan *plan) {
+    bool plain = plan->run.checkpoint.every == 0 && !(stw_plan_hidden_s(plan) > 0);
+    for (unsigned p = 0; p < STW_N_PHASES; p++)
+        plain = plain && stw_plan_passes(plan, (stw_phase)p) <= 1 &&
+                !stw_plan_is_unexecuted(plan, (stw_phase)p);
+    return plain;
+}
+
 /* The roles whose seconds are not predicted: "rollout, reference" */
 static void name_untimed(const stw_job *job, stw_text *out) {
     for (uint32_t r = 1; r < job->n_roles; r++)
@@ -115,17 +124,18 @@ void stw_section_iteration(const stw_section *s) {
     const double iteration_s = stw_plan_iteration_s(plan);
     stw_text passes = STW_TEXT_INIT, untimed = STW_TEXT_INIT;
     if (!(iteration_s > 0)) return;
-    format_passes(s, &passes);
+    if (s->format == STW_FORMAT_BLOCKS || !is_plain_sum(plan)) format_passes(s, &passes);
     name_untimed(plan->job, &untimed);
     if (passes.failed || untimed.failed) s->out->failed = true;
     if (untimed.length > 0)
         stw_doc_line(s->out, s->format,
                      "The seconds of %s are not predicted: the following lines are without them.",
                      untimed.data);
-    stw_doc_line(s->out, s->format, "Iteration time%s: %s for %s tokens (%s).", whose_of(plan),
+    stw_doc_line(s->out, s->format, "Iteration time%s: %s for %s tokens%s%s%s.", whose_of(plan),
                  stw_word_seconds(iteration_s).text,
                  stw_word_count((uint64_t)stw_plan_iteration_tokens(plan)).text,
-                 passes.data != NULL ? passes.data : "");
+                 passes.length > 0 ? " (" : "", passes.length > 0 ? passes.data : "",
+                 passes.length > 0 ? ")" : "");
     stw_text_free(&passes);
     stw_text_free(&untimed);
 }
@@ -393,8 +403,12 @@ void stw_section_headline(const stw_section *s) {
     if (headline.failed) s->out->failed = true;
     if (headline.data != NULL) stw_doc_line(s->out, s->format, "%s", headline.data);
     stw_text_free(&headline);
-    if (stw_plan_streamed_note(plan) != NULL)
-        stw_doc_line(s->out, s->format, "%s", stw_plan_streamed_note(plan));
+    stw_section_streamed(s);
+}
+
+void stw_section_streamed(const stw_section *s) {
+    if (stw_plan_streamed_note(s->plan) != NULL)
+        stw_doc_line(s->out, s->format, "%s", stw_plan_streamed_note(s->plan));
 }
 
 void stw_section_uses(const stw_section *s) {
@@ -438,6 +452,15 @@ static void put_copies(const stw_section *s) {
                      two > s->facts->nvme_capacity ? ", more than it has" : "");
 }
 
+/* State that waits on the host is not resident. */
+static const char *update_words(const stw_plan *plan, const stw_place *place) {
+    const bool parked = (plan->run.park.params && place->params == STW_TIER_GPU) ||
+                        (plan->run.park.grads && place->grads == STW_TIER_GPU) ||
+                        (plan->run.park.moments && place->moments == STW_TIER_GPU);
+    return parked && place->update == STW_UPDATE_RESIDENT ? "on the GPU"
+                                                          : stw_update_name(place->update);
+}
+
 /* What the words of the column "update" mean, for those that occur. */
 static void put_update_words(const stw_section *s) {
     static const char *const words[STW_N_UPDATES] = {
@@ -450,7 +473,9 @@ static void put_update_words(const stw_section *s) {
     for (int u = 0; u < STW_N_UPDATES; u++) {
         bool occurs = false;
         for (uint32_t i = 0; i < decisions->n_state; i++)
-            occurs |= decisions->state[i].units > 0 && (int)decisions->state[i].place.update == u;
+            occurs |= decisions->state[i].units > 0 &&
+                      strcmp(update_words(s->plan, &decisions->state[i].place),
+                             stw_update_name((stw_update)u)) == 0;
         if (occurs)
             stw_text_printf(&line, "%s%s: %s", line.length > 0 ? "; " : "",
                             stw_update_name((stw_update)u), words[u]);
@@ -473,15 +498,16 @@ void stw_section_parked(const stw_section *s) {
     for (int i = 0; i < 3; i++)
         if (parked[i]) stw_text_printf(&line, "%s%s", line.length > 0 ? ", " : "", names[i]);
     if (line.length > 0)
-        stw_doc_line(s->out, s->format, "Parked on the host but while they are used: %s.",
+        stw_doc_line(s->out, s->format,
+                     "Parked on the host between uses: %s; bytes on the GPU are those of a use.",
                      line.data);
     if (line.failed) s->out->failed = true;
     stw_text_free(&line);
 }
 
 static void put_tier(stw_table *t, stw_tier tier, bool parked) {
-    stw_table_cell(t, "%s%s", stw_tier_name(tier),
-                   parked && tier == STW_TIER_GPU ? ", parked" : "");
+    stw_table_cell(t, "%s",
+                   parked && tier == STW_TIER_GPU ? "parked on host" : stw_tier_name(tier));
 }
 
 /* Parameters without gradients and moments. */
@@ -516,7 +542,7 @@ void stw_section_decisions(const stw_section *s) {
         put_tier(&t, place->params, plan->run.park.params);
         put_tier(&t, place->grads, plan->run.park.grads);
         put_tier(&t, place->moments, plan->run.park.moments);
-        stw_table_cell(&t, "%s", stw_update_name(place->update));
+        stw_table_cell(&t, "%s", update_words(plan, place));
         stw_table_cell(&t, "%s", stw_word_count(f->place_params[i]).text);
         stw_table_cell(&t, "%s", stw_word_share((double)f->place_params[i], (double)all).text);
         put_tiers(&t, f->place_bytes[i]);

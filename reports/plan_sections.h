@@ -22,11 +22,26 @@ typedef struct stw_section {
 void stw_section_cluster_name(const stw_cluster *cluster, char *out, size_t out_size);
 /** "4 nodes with 8 x NVIDIA H200 each". */
 void stw_section_machine(const stw_cluster *cluster, char *out, size_t out_size);
+/** The verdict in one sentence, with what stays free or what is over. (plan_top.c) */
+void stw_section_answer(const stw_section *s);
+/** Peaks and seconds, one row for each phase: the worst GPU, the worst node. (plan_top.c) */
+void stw_section_phases(const stw_section *s);
+/** Phases of which this build executes nothing. (plan_top.c) */
+void stw_section_unexecuted(const stw_section *s);
+/** Bars of GPU, host and NVMe against their limits. (plan_top.c) */
+void stw_section_bars(const stw_section *s);
+/** What fills the GPU at its peak, and the host where that is more than half full. (plan_top.c) */
+void stw_section_contents(const stw_section *s);
+/** The answer, what binds, what to change and what is assumed, with headings. (plan_summary.c)
+ * @param placement also where everything is, which tables of the full report say */
+void stw_section_summary(const stw_section *s, bool placement);
 /** Verdict, peaks of GPU and host memory, iteration time and throughput: the parts that follow, in
  * their order, and what to change. */
 void stw_section_verdict(const stw_section *s);
 /** "MODEL fits on 4 nodes with 8 x NVIDIA H200 each." */
 void stw_section_headline(const stw_section *s);
+/** Why torch's AdamW does not do what the plan streams; nothing where it does not matter. */
+void stw_section_streamed(const stw_section *s);
 /** Peaks of GPU, host and NVMe, one line each. */
 void stw_section_uses(const stw_section *s);
 /** Limits that are exceeded, and by how much. */

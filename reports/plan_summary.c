@@ -26,7 +26,7 @@ typedef struct kept {
 
 static const char *place_words(kept k) {
     static const char *const words[STW_N_TIERS] = {"on the GPU", "on the host", "on NVMe"};
-    return k.parked ? "parked on the host but while they are used" : words[k.tier];
+    return k.parked ? "parked on the host between uses" : words[k.tier];
 }
 
 static bool same(kept a, kept b) { return a.tier == b.tier && a.parked == b.parked; }
@@ -185,20 +185,6 @@ static void put_fixes(const stw_section *s) {
     put_limit(s);
 }
 
-/* "Over the limit: GPU memory by 5.37 GiB, host memory by 43.52 GiB." */
-static void put_over(const stw_section *s) {
-    stw_text line = STW_TEXT_INIT;
-    for (uint32_t i = 0; i < s->facts->n_excesses; i++) {
-        const stw_excess *e = &s->facts->excesses[i];
-        char resource[64];
-        stw_resource_name_words(e->resource, resource, sizeof resource);
-        stw_text_printf(&line, "%s%s by %s", i > 0 ? ", " : "Over the limit: ", resource,
-                        stw_word_gib(e->bytes).text);
-    }
-    if (line.length > 0) stw_text_printf(&line, ".");
-    put_text(s, &line);
-}
-
 /* The layout that a search of layouts chose, and how much slower the run's own is. */
 static void put_layout(const stw_section *s) {
     const stw_layout_search *l = &s->plan->layout_search;
@@ -219,38 +205,81 @@ static void put_layout(const stw_section *s) {
     put_text(s, &line);
 }
 
+/* "With 8 GiB more GPU memory: 45.1 ms less per iteration (1.9%)." */
+static void put_best_price(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    const double iteration_s = stw_plan_iteration_s(plan);
+    const stw_price *best = NULL;
+    char resource[64];
+    for (uint32_t i = 0; i < plan->n_prices; i++)
+        if (plan->prices[i].seconds < 0 &&
+            (best == NULL || plan->prices[i].seconds < best->seconds))
+            best = &plan->prices[i];
+    if (best == NULL || !isfinite(iteration_s)) return;
+    stw_resource_name_words(best->resource, resource, sizeof resource);
+    stw_doc_line(s->out, s->format, "With %s %s more %s: %s less per iteration (%s).",
+                 stw_word_number(best->amount).text, best->unit, resource,
+                 stw_word_seconds(-best->seconds).text,
+                 stw_word_share(-best->seconds, iteration_s).text);
+}
+
+/* Said where nothing else is: a reader looks for a change. */
+static void put_no_change(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    bool any = plan->verdict == STW_VERDICT_DOES_NOT_FIT || plan->turned != NULL;
+    for (uint32_t i = 0; i < plan->n_alternatives; i++)
+        any |= strcmp(plan->alternatives[i].rule, "plainness") != 0;
+    for (uint32_t i = 0; i < plan->n_prices; i++) any |= plan->prices[i].seconds < 0;
+    if (any) return;
+    stw_doc_line(s->out, s->format, "Nothing that was planned beside it is faster.");
+}
+
 static void put_excluded(const stw_section *s) { stw_section_alternatives(s, true); }
 static void put_passed_over(const stw_section *s) { stw_section_alternatives(s, false); }
 static void put_warnings(const stw_section *s) { stw_section_remarks(s, false); }
 static void put_notes(const stw_section *s) { stw_section_remarks(s, true); }
+static void put_phases(const stw_section *s) {
+    stw_section_phases(s);
+    stw_section_unexecuted(s);
+}
 
 /* ---- the summary ---- */
 
+/* Parts follow each other from what is asked first to what explains it. A report has a heading
+ * above the parts of one group, a summary has none. */
+typedef enum group { ANSWER, BINDS, CHANGE, PLACEMENT, ASSUMED, N_GROUPS } group;
+static const char *const headings[N_GROUPS] = {NULL, "What binds", "What to change",
+                                               "Where everything is", "What is assumed"};
+
 typedef struct part {
+    group of;
     unsigned rank; /* 0: always there; the highest goes first */
     void (*put)(const stw_section *s);
 } part;
 
 static const part parts[] = {
-    {0, stw_section_headline},
-    {0, stw_section_uses},
-    {0, put_over},
-    {2, stw_section_risks},
-    {0, put_fixes},
-    {3, put_warnings},
-    {0, stw_section_costs},
-    {1, stw_section_bottleneck},
-    {1, put_layout},
-    {2, put_state},
-
-    {4, put_activations},
-    {3, stw_section_turned},
-    {3, stw_section_role_lines},
-    {7, stw_section_load_method},
-    {5, put_notes},
-    {6, stw_section_turns},
-    {6, put_excluded},
-    {8, put_passed_over},
+    {ANSWER, 0, stw_section_answer},
+    {ANSWER, 0, put_phases},
+    {ANSWER, 0, stw_section_bars},
+    {ANSWER, 1, stw_section_streamed},
+    {ANSWER, 2, stw_section_risks},
+    {ANSWER, 0, stw_section_costs},
+    {BINDS, 4, stw_section_contents},
+    {BINDS, 1, stw_section_bottleneck},
+    {CHANGE, 0, put_fixes},
+    {CHANGE, 6, stw_section_turns},
+    {CHANGE, 3, stw_section_turned},
+    {CHANGE, 6, put_excluded},
+    {CHANGE, 7, put_best_price},
+    {CHANGE, 10, put_no_change},
+    {PLACEMENT, 1, put_layout},
+    {PLACEMENT, 2, put_state},
+    {PLACEMENT, 5, put_activations},
+    {PLACEMENT, 3, stw_section_role_lines},
+    {PLACEMENT, 8, stw_section_load_method},
+    {ASSUMED, 3, put_warnings},
+    {ASSUMED, 6, put_notes},
+    {ASSUMED, 9, put_passed_over},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
@@ -287,19 +316,10 @@ static stw_status begin(const stw_plan *plan, stw_plan_facts *facts, stw_remarks
     return STW_STATUS_OK;
 }
 
-static void put_parts(stw_section *section, size_t most) {
-    stw_text texts[N_PARTS] = {STW_TEXT_INIT}, *out = section->out;
-    for (unsigned i = 0; i < N_PARTS; i++) {
-        section->out = &texts[i];
-        parts[i].put(section);
-    }
-    shorten(texts, most);
-    for (unsigned i = 0; i < N_PARTS; i++) {
-        if (texts[i].failed) out->failed = true;
-        if (texts[i].length > 0) stw_text_append(out, texts[i].data, texts[i].length);
-        stw_text_free(&texts[i]);
-    }
-    section->out = out;
+static void append(stw_text *out, stw_text *text) {
+    if (text->failed) out->failed = true;
+    if (text->length > 0) stw_text_append(out, text->data, text->length);
+    stw_text_free(text);
 }
 
 stw_status stw_report_plan_summary(const stw_plan *plan, uint32_t lines, stw_text *out,
@@ -307,11 +327,33 @@ stw_status stw_report_plan_summary(const stw_plan *plan, uint32_t lines, stw_tex
     stw_plan_facts facts;
     stw_remarks remarks;
     stw_section section;
+    stw_text texts[N_PARTS] = {STW_TEXT_INIT};
     stw_status status = begin(plan, &facts, &remarks, &section, out, err);
     if (status != STW_STATUS_OK) return status;
-    put_parts(&section, lines);
+    for (unsigned i = 0; i < N_PARTS; i++) {
+        section.out = &texts[i];
+        if (parts[i].put != put_no_change) parts[i].put(&section);
+    }
+    shorten(texts, lines);
+    for (unsigned i = 0; i < N_PARTS; i++) append(out, &texts[i]);
     stw_pool_free(section.pool);
     return stw_text_status(out, err);
+}
+
+void stw_section_summary(const stw_section *section, bool placement) {
+    stw_section s = *section;
+    for (unsigned g = 0; g < N_GROUPS; g++) {
+        stw_text text = STW_TEXT_INIT;
+        if (g == PLACEMENT && !placement) continue;
+        s.out = &text;
+        for (unsigned i = 0; i < N_PARTS; i++)
+            if (parts[i].of == g) parts[i].put(&s);
+        const bool gap = text.length > 1 && strcmp(text.data + text.length - 2, "\n\n") == 0;
+        if (gap && section->format == STW_FORMAT_TERMINAL) text.length--; /* a heading makes one */
+        if (text.length > 0 && headings[g] != NULL)
+            stw_doc_heading(section->out, section->format, headings[g]);
+        append(section->out, &text);
+    }
 }
 
 stw_status stw_report_plan_verdict(const stw_plan *plan, stw_text *out, stw_error *err) {
@@ -320,99 +362,11 @@ stw_status stw_report_plan_verdict(const stw_plan *plan, stw_text *out, stw_erro
     stw_section section;
     stw_status status = begin(plan, &facts, &remarks, &section, out, err);
     if (status != STW_STATUS_OK) return status;
-    stw_section_headline(&section);
-    stw_section_uses(&section);
-    put_over(&section);
+    stw_section_answer(&section);
+    stw_section_bars(&section);
+    stw_section_streamed(&section);
     stw_section_risks(&section);
     if (plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_iteration(&section);
-    stw_pool_free(section.pool);
-    return stw_text_status(out, err);
-}
-
-/* Seconds and peaks of every phase. */
-static void put_phases(const stw_section *s) {
-    static const char *const heads[] = {"phase",     ">seconds",   ">times",
-                                        ">GPU peak", ">host peak", "bottleneck"};
-    const bool timed = s->plan->verdict != STW_VERDICT_DOES_NOT_FIT;
-    stw_table t;
-    stw_table_begin(&t, s->pool, heads, 6);
-    for (unsigned p = 0; p < STW_N_PHASES; p++) {
-        const stw_phase_facts *f = &s->facts->phases[p];
-        const uint64_t passes = stw_plan_passes(s->plan, (stw_phase)p);
-        const bool known = timed && isfinite(f->time_s);
-        if (!f->present) continue;
-        stw_table_cell(&t, "%s", stw_phase_name((stw_phase)p));
-        stw_table_cell(&t, "%s", known ? stw_word_seconds(f->time_s).text : "");
-        stw_table_cell(&t, "%s", passes > 0 ? stw_word_count(passes).text : "");
-        stw_table_cell(&t, "%s", stw_word_gib(f->gpu_bytes).text);
-        stw_table_cell(&t, "%s", stw_word_gib(f->host_bytes).text);
-        stw_table_cell(&t, "%s", known && f->is_bound ? stw_resource_words(f->binds) : "");
-    }
-    stw_text_printf(s->out, "\n");
-    stw_table_write(&t, s->format, s->out);
-    for (unsigned p = 0; p < STW_N_PHASES; p++)
-        if (s->facts->phases[p].present && stw_plan_is_unexecuted(s->plan, (stw_phase)p))
-            stw_doc_line(s->out, s->format, "%s is planned, not executed by this build.",
-                         stw_phase_name((stw_phase)p));
-}
-
-stw_status stw_report_simulation(const stw_plan *plan, uint32_t lines, stw_text *out,
-                                 stw_error *err) {
-    stw_plan_facts facts;
-    stw_remarks remarks;
-    stw_section section;
-    stw_text phases = STW_TEXT_INIT;
-    stw_status status = begin(plan, &facts, &remarks, &section, out, err);
-    if (status != STW_STATUS_OK) return status;
-    section.out = &phases;
-    put_phases(&section);
-    const size_t taken = lines_of(&phases);
-    section.out = out;
-    put_parts(&section, lines > taken ? lines - taken : 0);
-    if (phases.failed) out->failed = true;
-    if (phases.length > 0) stw_text_append(out, phases.data, phases.length);
-    stw_text_free(&phases);
-    stw_pool_free(section.pool);
-    return stw_text_status(out, err);
-}
-
-/* One line of times: "load 12.1 s, forward_backward 1.20 s, ..." */
-static void put_times(const stw_section *s) {
-    stw_text line = STW_TEXT_INIT;
-    if (s->plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;
-    for (unsigned p = 0; p < STW_N_PHASES; p++) {
-        const stw_phase_facts *f = &s->facts->phases[p];
-        if (!f->present || !isfinite(f->time_s)) continue;
-        stw_text_printf(&line, "%s%s %s",
-                        line.length > 0 ? ", " : "Phase times: ", stw_phase_name((stw_phase)p),
-                        stw_word_seconds(f->time_s).text);
-        if (stw_plan_is_unexecuted(s->plan, (stw_phase)p))
-            stw_text_printf(&line, " (planned, not executed)");
-    }
-    if (line.length > 0) stw_text_printf(&line, ".");
-    put_text(s, &line);
-}
-
-stw_status stw_report_plan_details(const stw_plan *plan, stw_text *out, stw_error *err) {
-    stw_plan_facts facts;
-    stw_remarks remarks;
-    stw_section section;
-    stw_status status = begin(plan, &facts, &remarks, &section, out, err);
-    if (status != STW_STATUS_OK) return status;
-    stw_section_verdict(&section);
-    put_times(&section);
-    stw_section_solver(&section);
-    stw_section_layouts(&section);
-    stw_section_roles(&section);
-    stw_doc_heading(out, section.format, "State placement");
-    stw_section_decisions(&section);
-    if (plan->decisions.n_blocks > 0) {
-        stw_doc_heading(out, section.format, "Activations");
-        stw_section_activations(&section);
-    }
-    stw_text_printf(out, "\n");
-    stw_section_ring(&section);
-    stw_section_infeasible(&section);
     stw_pool_free(section.pool);
     return stw_text_status(out, err);
 }

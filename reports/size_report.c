@@ -414,7 +414,7 @@ stw_status stw_report_size_summary(const stw_size_answer *answers, uint32_t n, s
     put_unfit(answers, n, out);
     bool timed = false;
     for (uint32_t i = 0; i < shown; i++) timed = timed || has_cheapest(&answers[i]);
-    stw_doc_line(out, STW_FORMAT_TERMINAL, "%sMore: -v, or -o FILE",
+    stw_doc_line(out, STW_FORMAT_TERMINAL, "%sMore: --full, or -o FILE",
                  timed
                      ? "Free: share of GPU memory. Cheapest: fewest GPU-hours for 10^9 tokens, up "
                        "to 16 nodes or 4 times the smallest. "

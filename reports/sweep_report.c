@@ -178,10 +178,10 @@ static void put_short(const stw_sweep *sweep, uint32_t front, stw_pool *pool, st
                      "*: no other row has as few GPUs and as many tokens per second and GPU.");
     if (sweep->n_points > rows)
         stw_doc_line(out, STW_FORMAT_TERMINAL,
-                     "%u more rows: -v, or -o FILE and stowage report FILE",
+                     "%u more rows: --full, or -o FILE.html",
                      sweep->n_points - rows);
     else
-        stw_doc_line(out, STW_FORMAT_TERMINAL, "More: -v, or -o FILE and stowage report FILE");
+        stw_doc_line(out, STW_FORMAT_TERMINAL, "More: --full, or -o FILE.html");
 }
 
 static void put_counts(const stw_sweep *sweep, stw_format format, stw_text *out) {

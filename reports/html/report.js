@@ -86,7 +86,7 @@ function layers(f, plan) {
         el("ul", { class: "key" }, Object.keys(counts).map(act => el("li", null, el("i", { class: act }), `${counts[act]} ${how[act] || act}`))))];
 }
 function placement(f, plan) {
-    const all = f.state.reduce((sum, s) => sum + s.parameters, 0) || 1, tier = { gpu: "GPU", host: "host", nvme: "NVMe", parked: "parked on the host but while used" };
+    const all = f.state.reduce((sum, s) => sum + s.parameters, 0) || 1, tier = { gpu: "GPU", host: "host", nvme: "NVMe", parked: "parked on the host between uses" };
     const row = part => [el("div", null, { params: "parameters", grads: "gradients", moments: "moments, master" }[part]),
         el("div", { class: "tiers", role: "img", "aria-label": f.state.map(s => `${percent(s.parameters / all)} ${tier[s[part]]}, ${s.update}`).join("; ") },
             f.state.map(s => el("span", { class: "t-" + s[part], style: `flex:${Math.max(s.parameters, all / 200)} 1 0` , title: `${percent(s.parameters / all)}: ${tier[s[part]]}, update ${s.update}` }, `${tier[s[part]]}${f.state.length > 1 ? " " + percent(s.parameters / all) : ""} \u00b7 ${s.update}`)))];
