@@ -40,8 +40,8 @@ static stw_status explain(const request *r, const stw_general *general, stw_erro
         options.import = &import;
     }
     STW_TRY(stw_explain(found, plan, &options, &explanation, err));
-    STW_TRY(stw_report_explanation(
-        explanation, !stw_is_summary(general, format), format, &text, err));
+    STW_TRY(
+        stw_report_explanation(explanation, !stw_is_summary(general, format), format, &text, err));
     if (stw_is_summary(general, format)) stw_doc_line(&text, format, "More: --full, or --json.");
     STW_TRY(stw_emit(general, &text, err));
 out:

@@ -182,7 +182,7 @@ int stw_cmd_report(int argc, char **argv) {
     bool open = false;
     const stw_option options[] = {
         {"--open", NULL, NULL, "show the page in a browser", STW_OPTION_FLAG, &open},
-                                  STW_FULL_OPTION(general)};
+        STW_FULL_OPTION(general)};
     const stw_usage usage = {
         "stowage",
         "report",

@@ -158,7 +158,8 @@ int stw_cmd_simulate(int argc, char **argv) {
         "simulate",
         "PLAN | --model MODEL",
         "Simulate a plan: its operations share links, memory bandwidth and CPUs. Prints peaks and "
-        "seconds by phase; --full and -o FILE give the whole capacity report. Exit code 4: the plan "
+        "seconds by phase; --full and -o FILE give the whole capacity report. Exit code 4: the "
+        "plan "
         "does not fit; 9: it is at risk, or a part is unknown.",
         options,
         sizeof options / sizeof options[0],

@@ -151,7 +151,7 @@ uint32_t stw_summary_lines(bool imported);
 /** All tables are asked for: --full, or -v. */
 bool stw_wants_all(const stw_general *general);
 #define STW_FULL_OPTION(general)                                                                   \
-    {"--full", NULL, NULL, "all tables, not the summary alone", STW_OPTION_FLAG, &(general).full}
+    { "--full", NULL, NULL, "all tables, not the summary alone", STW_OPTION_FLAG, &(general).full }
 /** Does a report go to the terminal, and nobody asked for all of it? */
 bool stw_is_summary(const stw_general *general, stw_format format);
 /** The last line of a summary. @param file where the whole is; NULL: nowhere */

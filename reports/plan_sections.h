@@ -16,6 +16,7 @@ typedef struct stw_section {
     stw_format format;
     stw_pool *pool; /* for tables */
     stw_text *out;
+    bool brief; /* for a screen of 25 lines */
 } stw_section;
 
 /** "4 x p5.48xlarge", as --cluster takes it. */

@@ -8,7 +8,7 @@
 #include "plan/engines/bytes.h"
 #include "reports/plan_sections.h"
 
-enum { MOST_FIXES = 3, FIX_LINES = 12, FIX_COLUMNS = 70 };
+enum { MOST_FIXES = 3, FIX_LINES = 12, BRIEF_LINES = 5, FIX_COLUMNS = 70 };
 
 static void put_text(const stw_section *s, stw_text *line) {
     if (line->failed) s->out->failed = true;
@@ -123,7 +123,7 @@ static void put_activations(const stw_section *s) {
 /* ---- what to change ---- */
 
 /* How many of the first MOST_FIXES are so short that a screen has room for them; one at least. */
-static uint32_t fixes_told(const stw_plan *plan) {
+static uint32_t fixes_told(const stw_plan *plan, size_t most_lines) {
     char changes[512], effect[512];
     size_t lines = 0;
     uint32_t n = 0;
@@ -131,7 +131,7 @@ static uint32_t fixes_told(const stw_plan *plan) {
         stw_fix_options(plan->fixes[n].changes, plan->fixes[n].n_changes, changes, sizeof changes);
         stw_fix_effect(&plan->fixes[n], effect, sizeof effect);
         lines += (strlen(changes) + strlen(effect)) / FIX_COLUMNS + 1;
-        if (lines > FIX_LINES && n > 0) break;
+        if (lines > most_lines && n > 0) break;
     }
     return n;
 }
@@ -176,7 +176,7 @@ static void put_limit(const stw_section *s) {
 static void put_fixes(const stw_section *s) {
     const stw_plan *plan = s->plan;
     if (plan->verdict != STW_VERDICT_DOES_NOT_FIT) return;
-    const uint32_t told = fixes_told(plan);
+    const uint32_t told = fixes_told(plan, s->brief ? BRIEF_LINES : FIX_LINES);
     put_fixes_of(s, told, false);
     put_fixes_of(s, told, true);
     if (plan->n_fixes > told) stw_doc_item(s->out, s->format, "and %u more", plan->n_fixes - told);
@@ -238,6 +238,13 @@ static void put_excluded(const stw_section *s) { stw_section_alternatives(s, tru
 static void put_passed_over(const stw_section *s) { stw_section_alternatives(s, false); }
 static void put_warnings(const stw_section *s) { stw_section_remarks(s, false); }
 static void put_notes(const stw_section *s) { stw_section_remarks(s, true); }
+/* Seconds of a plan that does not fit are those of no run. */
+static void put_costs(const stw_section *s) {
+    if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_costs(s);
+}
+static void put_bottleneck(const stw_section *s) {
+    if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_bottleneck(s);
+}
 static void put_phases(const stw_section *s) {
     stw_section_phases(s);
     stw_section_unexecuted(s);
@@ -263,9 +270,9 @@ static const part parts[] = {
     {ANSWER, 0, stw_section_bars},
     {ANSWER, 1, stw_section_streamed},
     {ANSWER, 2, stw_section_risks},
-    {ANSWER, 0, stw_section_costs},
+    {ANSWER, 0, put_costs},
     {BINDS, 4, stw_section_contents},
-    {BINDS, 1, stw_section_bottleneck},
+    {BINDS, 1, put_bottleneck},
     {CHANGE, 0, put_fixes},
     {CHANGE, 6, stw_section_turns},
     {CHANGE, 3, stw_section_turned},
@@ -309,7 +316,7 @@ static stw_status begin(const stw_plan *plan, stw_plan_facts *facts, stw_remarks
                         stw_section *section, stw_text *out, stw_error *err) {
     stw_plan_facts_get(plan, facts);
     stw_plan_remarks_get(plan, facts, remarks);
-    *section = (stw_section){plan, facts, remarks, STW_FORMAT_TERMINAL, stw_pool_new(), out};
+    *section = (stw_section){plan, facts, remarks, STW_FORMAT_TERMINAL, stw_pool_new(), out, true};
     if (section->pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     if (remarks->failed) out->failed = true;

@@ -28,14 +28,15 @@ static void put_free(const stw_section *s, stw_text *out) {
                     stw_word_gib(f->host_capacity - f->host_peak).text);
 }
 
-/* ": GPU memory is over by 5.37 GiB, host memory by 43.52 GiB" */
+/* ": GPU memory is over by 5.37 GiB in forward_backward, host memory by 43.52 GiB in load" */
 static void put_over(const stw_section *s, stw_text *out) {
     for (uint32_t i = 0; i < s->facts->n_excesses; i++) {
         const stw_excess *e = &s->facts->excesses[i];
         char resource[64];
         stw_resource_name_words(e->resource, resource, sizeof resource);
-        stw_text_printf(out, "%s%s%s by %s", i > 0 ? ", " : ": ", resource,
-                        i > 0 ? "" : " is over", stw_word_gib(e->bytes).text);
+        stw_text_printf(out, "%s%s%s by %s in %s", i > 0 ? ", " : ": ", resource,
+                        i > 0 ? "" : " is over", stw_word_gib(e->bytes).text,
+                        stw_phase_name(e->phase));
     }
 }
 
@@ -64,7 +65,7 @@ static bool is_repeated(const stw_plan_facts *f, unsigned p) {
     return p == STW_PHASE_FIRST_OPTIMIZER_STEP && step->present &&
            first->gpu_bytes == step->gpu_bytes && first->host_bytes == step->host_bytes &&
            first->nvme_bytes == step->nvme_bytes &&
-           (first->time_s == step->time_s || (isnan(first->time_s) && isnan(step->time_s)));
+           (first->time_s == step->time_s || isnan(first->time_s));
 }
 
 static uint64_t reserved_in(const stw_plan *plan, unsigned p) {
@@ -88,9 +89,8 @@ static void put_phase(const stw_section *s, unsigned p, bool reserved, stw_table
 }
 
 void stw_section_phases(const stw_section *s) {
-    static const char *const heads[] = {"phase",       ">worst GPU", ">reserved",
-                                        ">worst node", ">its NVMe",  ">seconds",
-                                        "bottleneck"};
+    static const char *const heads[] = {"phase",     ">worst GPU", ">reserved", ">worst node",
+                                        ">its NVMe", ">seconds",   "bottleneck"};
     const stw_plan_facts *f = s->facts;
     const bool reserved = f->gpu_reserved > f->gpu_peak;
     stw_table t;
@@ -178,8 +178,7 @@ static void put_limits(const stw_section *s) {
                      "The scheduler kills at %g%% of the %s of a node (node.host.kill_share).",
                      100 * c->host.kill_share, stw_word_gib(whole).text);
     else if ((double)c->host.limit_bytes < 0.9 * (double)c->host.memory_bytes)
-        stw_doc_line(s->out, s->format,
-                     "|: the cgroup limit (node.host.limit); the node has %s.",
+        stw_doc_line(s->out, s->format, "|: the cgroup limit (node.host.limit); the node has %s.",
                      stw_word_gib(c->host.memory_bytes).text);
 }
 
@@ -201,7 +200,7 @@ void stw_section_bars(const stw_section *s) {
         if (i < 2 || f->nvme_peak > 0) put_bar(s, &bars[i]);
     stw_text_printf(s->out, s->format == STW_FORMAT_MARKDOWN ? "```\n\n" : "");
     put_limits(s);
-    if (s->format == STW_FORMAT_TERMINAL) stw_text_printf(s->out, "\n");
+    if (s->format == STW_FORMAT_TERMINAL && !s->brief) stw_text_printf(s->out, "\n");
 }
 
 /* ---- what fills it ---- */

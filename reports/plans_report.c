@@ -53,8 +53,7 @@ static void put_counts(const entry *e, size_t n, stw_format format, stw_text *ou
 }
 
 /* Costs compare by price where all of a model's plans have one, else by GPU-hours. */
-static void put_cheapest(const entry *e, size_t n, size_t first, stw_format format,
-                         stw_text *out) {
+static void put_cheapest(const entry *e, size_t n, size_t first, stw_format format, stw_text *out) {
     const char *model = e[first].plan->model->name;
     const entry *best = NULL;
     bool priced = true;
@@ -99,8 +98,8 @@ static void put_row(const entry *e, bool models, bool clusters, stw_table *t) {
 
 static void put_rows(const entry *e, size_t n, stw_format format, stw_pool *pool, stw_text *out) {
     static const char *const heads[] = {
-        "file",         "model",          "cluster",      "verdict",    ">GPUs",
-        ">GPU memory",  ">GPU-h per 1e9", ">USD per 1e9", ">iteration", ">worst node"};
+        "file",        "model",          "cluster",      "verdict",    ">GPUs",
+        ">GPU memory", ">GPU-h per 1e9", ">USD per 1e9", ">iteration", ">worst node"};
     bool models = false, clusters = false;
     stw_table t;
     for (size_t i = 1; i < n; i++) {

@@ -177,8 +177,7 @@ static void put_short(const stw_sweep *sweep, uint32_t front, stw_pool *pool, st
         stw_doc_line(out, STW_FORMAT_TERMINAL,
                      "*: no other row has as few GPUs and as many tokens per second and GPU.");
     if (sweep->n_points > rows)
-        stw_doc_line(out, STW_FORMAT_TERMINAL,
-                     "%u more rows: --full, or -o FILE.html",
+        stw_doc_line(out, STW_FORMAT_TERMINAL, "%u more rows: --full, or -o FILE.html",
                      sweep->n_points - rows);
     else
         stw_doc_line(out, STW_FORMAT_TERMINAL, "More: --full, or -o FILE.html");
