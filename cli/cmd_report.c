@@ -98,20 +98,36 @@ static stw_status put_openmetrics(const stw_page_item *items, size_t n, stw_text
     return stw_report_plans_openmetrics(plans, names, n, text, err);
 }
 
-/* Several plans are compared first; on a terminal that is all of them, unless all is asked for. */
-static stw_status put_items(const stw_page_item *items, size_t n, stw_format format, bool all,
-                            stw_text *text, stw_error *err) {
+/* A plan in Markdown has pictures beside the file. @param number of the plan among several, or 0 */
+static stw_status put_pictured(stw_page_item *item, const char *report, size_t number,
+                               stw_text *text, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    stw_text link = STW_TEXT_INIT;
+    STW_TRY(stw_pictures_write(item, report, number, &link, err));
+    STW_TRY(stw_report_plan_pictured(item, link.data, text, err));
+out:
+    stw_text_free(&link);
+    return status;
+}
+
+/* Several plans are compared first; on a terminal that is all of them, unless all is asked for. */
+static stw_status put_items(stw_page_item *items, size_t n, const stw_general *general,
+                            stw_format format, stw_text *text, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const bool all = !stw_is_summary(general, format), markdown = format == STW_FORMAT_MARKDOWN;
     const stw_plan *plans[MOST_FILES];
     const char *names[MOST_FILES];
     const size_t n_plans = plans_of(items, n, plans, names);
-    const bool compares =
-        n_plans > 1 && (format == STW_FORMAT_TERMINAL || format == STW_FORMAT_MARKDOWN);
+    const bool compares = n_plans > 1 && (format == STW_FORMAT_TERMINAL || markdown);
     if (compares) STW_TRY(stw_report_plans(plans, names, n_plans, format, text, err));
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0, number = n_plans > 1; i < n; i++) {
         if (compares && !all && items[i].plan != NULL) continue;
         if (text->length > 0 && format == STW_FORMAT_TERMINAL) stw_text_printf(text, "\n");
-        STW_TRY(put_item(&items[i], format, all, text, err));
+        if (markdown && items[i].plan != NULL)
+            STW_TRY(put_pictured(&items[i], general->output, number, text, err));
+        else
+            STW_TRY(put_item(&items[i], format, all, text, err));
+        number += n_plans > 1 && items[i].plan != NULL;
     }
 out:
     return status;
@@ -158,7 +174,7 @@ static stw_status report(const char *const *paths, size_t n, const stw_general *
         STW_TRY(stw_emit(general, &text, err));
         goto out;
     }
-    STW_TRY(put_items(items, n_items, format, !stw_is_summary(general, format), &text, err));
+    STW_TRY(put_items(items, n_items, general, format, &text, err));
     if (stw_is_summary(general, format) && items[0].plan != NULL)
         stw_doc_line(&text, format,
                      "All tables: --full, or -o FILE.html, .md, .txt, .csv or .json");

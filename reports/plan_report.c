@@ -404,11 +404,11 @@ out:
 
 static stw_status report_for_people(const stw_plan *plan, const stw_run_result *run,
                                     const stw_comparison *comparison, stw_format format,
-                                    stw_text *out, stw_error *err) {
+                                    const char *pictures, stw_text *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan_facts facts;
     stw_remarks remarks;
-    stw_section section = {.plan = plan, .format = format, .out = out};
+    stw_section section = {.plan = plan, .format = format, .out = out, .pictures = pictures};
     STW_TRY(begin(&section, &facts, &remarks, err));
     if (format == STW_FORMAT_BLOCKS)
         stw_section_verdict(&section);
@@ -456,5 +456,11 @@ stw_status stw_report_plan(const stw_plan *plan, const stw_run_result *run,
     if (format == STW_FORMAT_JSON) return stw_report_plan_json(plan, run, comparison, out, err);
     if (format == STW_FORMAT_CSV)
         return stw_report_plan_csv(plan, run, comparison, plan->model->name, true, out, err);
-    return report_for_people(plan, run, comparison, format, out, err);
+    return report_for_people(plan, run, comparison, format, NULL, out, err);
+}
+
+stw_status stw_report_plan_pictured(const stw_page_item *item, const char *pictures, stw_text *out,
+                                    stw_error *err) {
+    return report_for_people(item->plan, item->run, item->comparison, STW_FORMAT_MARKDOWN, pictures,
+                             out, err);
 }

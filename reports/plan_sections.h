@@ -16,7 +16,8 @@ typedef struct stw_section {
     stw_format format;
     stw_pool *pool; /* for tables */
     stw_text *out;
-    bool brief; /* for a screen of 25 lines */
+    bool brief;           /* for a screen of 25 lines */
+    const char *pictures; /* of Markdown: the begin of the links to its SVG files; or NULL */
 } stw_section;
 
 /** "4 x p5.48xlarge", as --cluster takes it. */
@@ -31,6 +32,8 @@ void stw_section_phases(const stw_section *s);
 void stw_section_unexecuted(const stw_section *s);
 /** Bars of GPU, host and NVMe against their limits. (plan_top.c) */
 void stw_section_bars(const stw_section *s);
+/** Links to the pictures of a Markdown report. (plan_top.c) */
+void stw_section_pictures(const stw_section *s);
 /** What fills the GPU at its peak, and the host where that is more than half full. (plan_top.c) */
 void stw_section_contents(const stw_section *s);
 /** The answer, what binds, what to change and what is assumed, with headings. (plan_summary.c)

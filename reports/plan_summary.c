@@ -271,6 +271,7 @@ static const part parts[] = {
     {ANSWER, 1, stw_section_streamed},
     {ANSWER, 2, stw_section_risks},
     {ANSWER, 0, put_costs},
+    {ANSWER, 0, stw_section_pictures},
     {BINDS, 4, stw_section_contents},
     {BINDS, 1, put_bottleneck},
     {CHANGE, 0, put_fixes},
@@ -316,7 +317,8 @@ static stw_status begin(const stw_plan *plan, stw_plan_facts *facts, stw_remarks
                         stw_section *section, stw_text *out, stw_error *err) {
     stw_plan_facts_get(plan, facts);
     stw_plan_remarks_get(plan, facts, remarks);
-    *section = (stw_section){plan, facts, remarks, STW_FORMAT_TERMINAL, stw_pool_new(), out, true};
+    *section = (stw_section){plan,           facts, remarks,      STW_FORMAT_TERMINAL,
+                             stw_pool_new(), out,   .brief = true};
     if (section->pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     if (remarks->failed) out->failed = true;

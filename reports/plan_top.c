@@ -169,6 +169,13 @@ static void put_bar(const stw_section *s, const bar *b) {
     stw_text_free(&line);
 }
 
+/* A limit that is all but the memory of the node is not drawn. */
+static uint64_t shown_host(const stw_cluster *c) {
+    const bool less =
+        c->host.kill_share < 1 || (double)c->host.limit_bytes < 0.9 * (double)c->host.memory_bytes;
+    return less ? c->host.memory_bytes : 0;
+}
+
 /* What the limits are, where they are not all that the machine has. */
 static void put_limits(const stw_section *s) {
     const stw_cluster *c = &s->plan->cluster;
@@ -177,7 +184,7 @@ static void put_limits(const stw_section *s) {
         stw_doc_line(s->out, s->format,
                      "The scheduler kills at %g%% of the %s of a node (node.host.kill_share).",
                      100 * c->host.kill_share, stw_word_gib(whole).text);
-    else if ((double)c->host.limit_bytes < 0.9 * (double)c->host.memory_bytes)
+    else if (shown_host(c) > 0)
         stw_doc_line(s->out, s->format, "|: the cgroup limit (node.host.limit); the node has %s.",
                      stw_word_gib(c->host.memory_bytes).text);
 }
@@ -187,7 +194,7 @@ void stw_section_bars(const stw_section *s) {
     const stw_cluster *c = &s->plan->cluster;
     const bar bars[] = {
         {"GPU", "each", f->gpu_peak, gpu_held(f), f->gpu_capacity, f->gpu_capacity},
-        {"host", "per node", f->host_peak, f->host_peak, f->host_capacity, c->host.memory_bytes},
+        {"host", "per node", f->host_peak, f->host_peak, f->host_capacity, shown_host(c)},
         {"NVMe", "per node", f->nvme_peak, f->nvme_peak, f->nvme_capacity, f->nvme_capacity}};
     if (f->gpu_phase == STW_N_PHASES) return;
     if (s->format == STW_FORMAT_MARKDOWN) {
@@ -201,6 +208,22 @@ void stw_section_bars(const stw_section *s) {
     stw_text_printf(s->out, s->format == STW_FORMAT_MARKDOWN ? "```\n\n" : "");
     put_limits(s);
     if (s->format == STW_FORMAT_TERMINAL && !s->brief) stw_text_printf(s->out, "\n");
+}
+
+void stw_section_pictures(const stw_section *s) {
+    const stw_plan_facts *f = s->facts;
+    if (s->pictures == NULL || s->format != STW_FORMAT_MARKDOWN) return;
+    stw_doc_gap(s->out, s->format);
+    if (s->plan->programs != NULL && f->gpu_phase != STW_N_PHASES)
+        stw_text_printf(s->out,
+                        "![Memory over time, by component: GPU peak %s in %s, host peak %s in "
+                        "%s](%s-memory.svg)\n\n",
+                        stw_word_gib(f->gpu_peak).text, stw_phase_name(f->gpu_phase),
+                        stw_word_gib(f->host_peak).text, stw_phase_name(f->host_phase),
+                        s->pictures);
+    stw_text_printf(s->out,
+                    "![Where parameters, gradients, moments and activations are](%s-tiers.svg)\n\n",
+                    s->pictures);
 }
 
 /* ---- what fills it ---- */

@@ -177,6 +177,11 @@ typedef struct stw_page_item {
     const stw_size_answer *sizes;
     uint32_t n_sizes;
 } stw_page_item;
+/** The Markdown report of a plan, with links to the pictures of reports/pictures.h.
+ * @param pictures how these links begin, as in a URL: "report" for report-memory.svg and
+ * report-tiers.svg beside it */
+STW_MUST_USE stw_status stw_report_plan_pictured(const stw_page_item *item, const char *pictures,
+                                                 stw_text *out, stw_error *err);
 /** A report as one HTML file that needs nothing else. Its data is one JSON document in it
  * (stowage.page/1), which the script reports/html/report.js draws. Equal input gives equal bytes.
  * @param command that makes the page again */

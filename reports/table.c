@@ -10,6 +10,9 @@
 #include "reports/blocks.h"
 #include "reports/quote.h"
 
+/* Bytes of a word in a table that is as wide as it likes. */
+enum { LONGEST_WORD = 120 };
+
 void stw_table_begin(stw_table *table, stw_pool *pool, const char *const *heads,
                      uint32_t n_columns) {
     memset(table, 0, sizeof *table);
@@ -272,10 +275,7 @@ static void write_terminal(const stw_table *t, stw_text *out) {
 
 static void put_markdown_cell(stw_text *out, const char *cell) {
     put(out, " ");
-    for (; *cell != '\0'; cell++) {
-        if (*cell == '|') put(out, "\\");
-        stw_text_append(out, *cell == '\n' ? " " : cell, 1);
-    }
+    stw_text_append_shown(out, STW_FORMAT_MARKDOWN, cell, LONGEST_WORD);
     put(out, " |");
 }
 
@@ -361,10 +361,34 @@ static void write_block(const stw_table *t, stw_text *out) {
     put(out, "]],\n");
 }
 
+/* A name of 10,000 characters would be a column as wide: words that take more than half of the
+ * terminal are shortened. */
+static bool shorten(stw_table *t) {
+    const size_t half = terminal_columns / 2,
+                 most = half > 0 && half < LONGEST_WORD ? half : LONGEST_WORD;
+    const char **cells = stw_pool_array(t->pool, t->n_cells, sizeof *cells);
+    stw_text shown = STW_TEXT_INIT;
+    for (size_t i = 0; cells != NULL && i < t->n_cells; i++) {
+        cells[i] = t->cells[i];
+        if (strlen(cells[i]) <= most) continue;
+        shown.length = 0;
+        stw_text_append_shown(&shown, STW_FORMAT_TERMINAL, t->cells[i], most);
+        cells[i] = shown.failed ? NULL : stw_pool_string(t->pool, shown.data);
+        if (cells[i] == NULL) cells = NULL;
+    }
+    stw_text_free(&shown);
+    if (cells != NULL) t->cells = cells;
+    return cells != NULL || t->n_cells == 0;
+}
+
 void stw_table_write(const stw_table *table, stw_format format, stw_text *out) {
     stw_table t = *table;
     t.widths = stw_pool_array(t.pool, t.n_columns, sizeof *t.widths);
     if (t.failed || t.widths == NULL || t.n_cells % t.n_columns != 0) {
+        out->failed = true;
+        return;
+    }
+    if (format == STW_FORMAT_TERMINAL && !shorten(&t)) {
         out->failed = true;
         return;
     }

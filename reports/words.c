@@ -10,6 +10,33 @@
 #include "reports/blocks.h"
 #include "reports/table.h"
 
+/* Longer words of sentences are shortened: paths are not, names of 10,000 characters are. */
+enum { LONGEST_WORD = 160 };
+
+/* What Markdown would take for markup. Backticks stay: sentences have commands in them. */
+static void put_character(stw_text *out, stw_format format, const char *at) {
+    if (format == STW_FORMAT_MARKDOWN && *at == '<')
+        stw_text_printf(out, "&lt;");
+    else if (format == STW_FORMAT_MARKDOWN && *at == '&')
+        stw_text_printf(out, "&amp;");
+    else if (format == STW_FORMAT_MARKDOWN && strchr("\\*[]|", *at) != NULL)
+        stw_text_printf(out, "\\%c", *at);
+    else
+        stw_text_append(out, at, 1);
+}
+
+void stw_text_append_shown(stw_text *out, stw_format format, const char *text, size_t most) {
+    while (*text != '\0') {
+        const size_t n = *text == ' ' ? strspn(text, " ") : strcspn(text, " ");
+        const bool cut = *text != ' ' && n > most;
+        size_t kept = cut ? most - 3 : n;
+        while (cut && kept > 0 && ((unsigned char)text[kept] & 0xC0) == 0x80) kept--;
+        for (size_t i = 0; i < kept; i++) put_character(out, format, text + i);
+        if (cut) stw_text_printf(out, "...");
+        text += n;
+    }
+}
+
 /* vprintf onto a text, as one line. @param kind of a block */
 static void put_args(stw_text *out, stw_format as, const char *kind, const char *format,
                      va_list args) {
@@ -21,13 +48,13 @@ static void put_args(stw_text *out, stw_format as, const char *kind, const char 
     }
     /* cut the line; only very long names get here */
     if ((size_t)length >= sizeof small) memcpy(small + sizeof small - 4, "...", 4);
-    if (as != STW_FORMAT_BLOCKS) {
-        stw_text_append_printable(out, small);
-        return;
-    }
     stw_text line = STW_TEXT_INIT;
     stw_text_append_printable(&line, small);
-    stw_block_put(out, kind, line.data != NULL ? line.data : "");
+    const char *text = line.data != NULL ? line.data : "";
+    if (as == STW_FORMAT_BLOCKS)
+        stw_block_put(out, kind, text);
+    else
+        stw_text_append_shown(out, as, text, LONGEST_WORD);
     if (line.failed) out->failed = true;
     stw_text_free(&line);
 }
