@@ -88,15 +88,36 @@ static stw_status put_blocks(const stw_plan *plan, double y, stw_text *out, stw_
     return STW_STATUS_OK;
 }
 
+static void put_key(double y, stw_text *out) {
+    static const struct {
+        const char *colour, *words;
+    } keys[] = {{"#8ec1e6", "on the GPU, kept"},
+                {"#f3c677", "on the host, offloaded"},
+                {"#f7dca8", "parked on the host between uses"},
+                {"#9ed8b6", "on NVMe"},
+                {"#d9d9d9", "recomputed"}};
+    double x = LEFT;
+    for (unsigned i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        stw_text label = STW_TEXT_INIT;
+        stw_text_printf(&label, "%s", keys[i].words);
+        stw_text_printf(out,
+                        "<rect x=\"%.1f\" y=\"%.1f\" width=\"10\" height=\"10\" fill=\"%s\"/>\n", x,
+                        y, keys[i].colour);
+        stw_picture_text(out, x + 14, y + 9, "start", &label);
+        x += 34 + 6.2 * (double)strlen(keys[i].words);
+    }
+}
+
 stw_status stw_picture_tiers(const stw_plan *plan, stw_text *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan_facts facts;
     const bool blocks = plan->decisions.n_blocks > 0 && plan->job->model->n_blocks > 0;
     stw_plan_facts_get(plan, &facts);
-    stw_picture_begin(out, WIDTH, 20 + ROW * (blocks ? 4 : 3),
+    stw_picture_begin(out, WIDTH, 36 + ROW * (blocks ? 4 : 3),
                       "Where the state of the largest rank is, and activations by block");
     for (int part = 0; part < 3; part++) put_state(plan, &facts, part, 10 + part * ROW, out);
     if (blocks) STW_TRY(put_blocks(plan, 10 + 3 * ROW, out, err));
+    put_key(14 + ROW * (blocks ? 4 : 3), out);
     stw_picture_end(out);
     STW_TRY(stw_text_status(out, err));
 out:

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/engines/bytes.h"
 #include "reports/plan_sections.h"
 #include "reports/verdict.h"
 
@@ -49,7 +50,7 @@ void stw_section_answer(const stw_section *s) {
     if (line.length > 0 && line.data[line.length - 1] == '.') line.length--;
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT)
         put_over(s, &line);
-    else if (s->facts->gpu_phase != STW_N_PHASES)
+    else if (s->facts->gpu_phase != STW_N_PHASES && plan->verdict != STW_VERDICT_UNKNOWN)
         put_free(s, &line);
     stw_text_printf(&line, ".");
     if (line.failed) s->out->failed = true;
@@ -115,6 +116,7 @@ typedef struct bar {
     const char *name, *per;
     uint64_t used, held; /* held: with an allocator's reserve */
     uint64_t limit, whole;
+    const char *note;
 } bar;
 
 static const double GIB = 1ull << 30;
@@ -157,9 +159,9 @@ static void put_bar(const stw_section *s, const bar *b) {
     draw(b, &line);
     stw_text_printf(&line, " %.2f%s", (double)b->used / GIB, b->held > b->used ? " used, " : "");
     if (b->held > b->used) stw_text_printf(&line, "%.2f reserved", (double)b->held / GIB);
-    stw_text_printf(&line, " of %s %s (%s)%s", stw_word_gib(b->limit).text, b->per,
+    stw_text_printf(&line, " of %s %s (%s)%s%s", stw_word_gib(b->limit).text, b->per,
                     stw_word_share((double)b->held, (double)b->limit).text,
-                    b->held > b->limit ? " OVER" : "");
+                    b->held > b->limit ? " OVER" : "", b->note);
     if (line.failed) s->out->failed = true;
     if (line.data == NULL) return;
     if (s->format == STW_FORMAT_MARKDOWN)
@@ -192,10 +194,14 @@ static void put_limits(const stw_section *s) {
 void stw_section_bars(const stw_section *s) {
     const stw_plan_facts *f = s->facts;
     const stw_cluster *c = &s->plan->cluster;
+    const char *copies = "";
+    if (s->plan->job->engine->nvme_commits && f->state_bytes[STW_TIER_NVME] > 0)
+        copies = stw_nvme_copies(s->plan->job) > 1 ? ", two copies of the state"
+                                                   : ", one copy of the state";
     const bar bars[] = {
-        {"GPU", "each", f->gpu_peak, gpu_held(f), f->gpu_capacity, f->gpu_capacity},
-        {"host", "per node", f->host_peak, f->host_peak, f->host_capacity, shown_host(c)},
-        {"NVMe", "per node", f->nvme_peak, f->nvme_peak, f->nvme_capacity, f->nvme_capacity}};
+        {"GPU", "each", f->gpu_peak, gpu_held(f), f->gpu_capacity, f->gpu_capacity, ""},
+        {"host", "per node", f->host_peak, f->host_peak, f->host_capacity, shown_host(c), ""},
+        {"NVMe", "per node", f->nvme_peak, f->nvme_peak, f->nvme_capacity, 0, copies}};
     if (f->gpu_phase == STW_N_PHASES) return;
     if (s->format == STW_FORMAT_MARKDOWN) {
         stw_doc_gap(s->out, s->format);

@@ -30,7 +30,7 @@ for name in one two; do
 done
 
 planned "$STOWAGE" plan --model Llama-3.1-70B --cluster "4 x p5.48xlarge" --set engine=fsdp2 -o nodes.json >/dev/null
-"$STOWAGE" report nodes.json >nodes.txt
+"$STOWAGE" report --full nodes.json >nodes.txt
 "$STOWAGE" report nodes.json -o nodes.md
 "$STOWAGE" report nodes.json -o nodes.csv
 grep -q "^Capacity report: Llama-3.1-70B on 4 x p5.48xlarge\$" nodes.txt || fail "no node count in the title"
