@@ -98,10 +98,12 @@ static const char *end_of(stw_format format) {
 
 void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ...) {
     va_list args;
+    const size_t start = out->length;
     if (format == STW_FORMAT_MARKDOWN) stw_text_printf(out, "# ");
     va_start(args, format_text);
     put_args(out, format, "title", format_text, args);
     va_end(args);
+    wrap_since(out, start, format, 2);
     stw_text_printf(out, "%s", end_of(format));
 }
 
