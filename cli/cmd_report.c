@@ -203,17 +203,14 @@ int stw_cmd_report(int argc, char **argv) {
         "stowage",
         "report",
         "PLAN|RUN|SWEEP...",
-        "Write a capacity report: verdict, state placement, peak memory and limits, phase times, "
-        "bottlenecks, value of more resources. The verdict comes first; a plan that does not fit "
-        "is "
-        "reported with exit code 0 (plan and simulate: 4 or 9). A plan followed by its run gives "
-        "one "
-        "report with "
-        "predicted and measured values. A sweep's rows are listed, its Pareto front first. - reads "
-        "standard input. The suffix of -o FILE selects the "
-        "format: .txt (or none), .md, .csv, .json, .html: one page with charts that needs no "
-        "network; "
-        "several plans are compared first; .om or .prom: OpenMetrics of plans.",
+        "Write a capacity report: the verdict with what stays free, peaks of every phase, bars, "
+        "what it costs, what binds, what to change, where everything is. --full and files add all "
+        "tables. A plan that does not fit is reported with exit code 0 (plan and simulate: 4 or "
+        "9). A plan followed by its run gives one report with predicted and measured values; "
+        "several plans are compared. A sweep over nodes begins with how many to book. - reads "
+        "standard input. The suffix of -o FILE selects the format: .txt (or none), .md (with "
+        "pictures beside it: FILE-memory.svg, FILE-tiers.svg), .csv, .json, .html: one page with "
+        "charts that needs no network; .om or .prom: OpenMetrics of plans.",
         options,
         sizeof options / sizeof options[0],
         1,
