@@ -205,7 +205,21 @@ static void put_layout(const stw_section *s) {
     put_text(s, &line);
 }
 
-/* "With 8 GiB more GPU memory: 45.1 ms less per iteration (1.9%)." */
+/* The keys of what is priced (planner/prices.c). */
+static const char *keys_of(const char *resource) {
+    static const char *const keys[][2] = {
+        {"gpu memory", " (node.gpu.memory)"},
+        {"host memory", " (node.host.memory, node.host.limit)"},
+        {"pcie", " (node.pcie.h2d, d2h, both)"},
+        {"host bandwidth", " (node.host.bandwidth, node.host.dma)"},
+        {"nvme", " (node.nvme.read, node.nvme.write)"},
+        {"network", " (network.nic)"}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strcmp(keys[i][0], resource) == 0) return keys[i][1];
+    return "";
+}
+
+/* "With 8 GiB more GPU memory (node.gpu.memory): 45.1 ms less per iteration (1.9%)." */
 static void put_best_price(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const double iteration_s = stw_plan_iteration_s(plan);
@@ -217,8 +231,8 @@ static void put_best_price(const stw_section *s) {
             best = &plan->prices[i];
     if (best == NULL || !isfinite(iteration_s)) return;
     stw_resource_name_words(best->resource, resource, sizeof resource);
-    stw_doc_line(s->out, s->format, "With %s %s more %s: %s less per iteration (%s).",
-                 stw_word_number(best->amount).text, best->unit, resource,
+    stw_doc_line(s->out, s->format, "With %s %s more %s%s: %s less per iteration (%s).",
+                 stw_word_number(best->amount).text, best->unit, resource, keys_of(best->resource),
                  stw_word_seconds(-best->seconds).text,
                  stw_word_share(-best->seconds, iteration_s).text);
 }
@@ -230,6 +244,7 @@ static void put_no_change(const stw_section *s) {
     for (uint32_t i = 0; i < plan->n_alternatives; i++)
         any |= strcmp(plan->alternatives[i].rule, "plainness") != 0;
     for (uint32_t i = 0; i < plan->n_prices; i++) any |= plan->prices[i].seconds < 0;
+    for (uint32_t i = 0; i < s->remarks->n; i++) any |= s->remarks->items[i].advice;
     if (any) return;
     stw_doc_line(s->out, s->format, "Nothing that was planned beside it is faster.");
 }
@@ -237,7 +252,13 @@ static void put_no_change(const stw_section *s) {
 static void put_excluded(const stw_section *s) { stw_section_alternatives(s, true); }
 static void put_passed_over(const stw_section *s) { stw_section_alternatives(s, false); }
 static void put_warnings(const stw_section *s) { stw_section_remarks(s, false); }
-static void put_notes(const stw_section *s) { stw_section_remarks(s, true); }
+static void put_of_time(const stw_section *s, bool advice) {
+    for (uint32_t i = 0; i < s->remarks->n; i++)
+        if (s->remarks->items[i].of_time && s->remarks->items[i].advice == advice)
+            stw_doc_line(s->out, s->format, "%s", s->remarks->items[i].text);
+}
+static void put_notes(const stw_section *s) { put_of_time(s, false); }
+static void put_advice(const stw_section *s) { put_of_time(s, true); }
 /* Seconds of a plan that does not fit are those of no run. */
 static void put_costs(const stw_section *s) {
     if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_costs(s);
@@ -269,12 +290,14 @@ static const part parts[] = {
     {ANSWER, 0, put_phases},
     {ANSWER, 0, stw_section_bars},
     {ANSWER, 1, stw_section_streamed},
-    {ANSWER, 2, stw_section_risks},
+    {ANSWER, 1, stw_section_risks},
+    {ANSWER, 1, put_warnings},
     {ANSWER, 0, put_costs},
     {ANSWER, 0, stw_section_pictures},
-    {BINDS, 4, stw_section_contents},
-    {BINDS, 1, put_bottleneck},
+    {BINDS, 5, stw_section_contents},
+    {BINDS, 3, put_bottleneck},
     {CHANGE, 0, put_fixes},
+    {CHANGE, 4, put_advice},
     {CHANGE, 6, stw_section_turns},
     {CHANGE, 3, stw_section_turned},
     {CHANGE, 6, put_excluded},
@@ -285,7 +308,6 @@ static const part parts[] = {
     {PLACEMENT, 5, put_activations},
     {PLACEMENT, 3, stw_section_role_lines},
     {PLACEMENT, 8, stw_section_load_method},
-    {ASSUMED, 3, put_warnings},
     {ASSUMED, 6, put_notes},
     {ASSUMED, 9, put_passed_over},
 };

@@ -74,7 +74,7 @@ code=0
 grep -q "not predicted: the cluster has no GPU" cpu.txt || fail "forward and backward without GPU"
 ! grep "forward_backward [0-9]\|tokens/s\|-hours" cpu.txt || fail "seconds of what nobody runs"
 [ "$(sed -n '/^  "time_s"/,/}/s/^ *"forward_backward": *//p' cpu.json)" = null, ] || fail "cpu.json times forward and backward"
-grep -q "load [0-9]" cpu.txt || fail "the load is not timed"
+grep -q "^  load .* [0-9.]* m\{0,1\}s  disk" cpu.txt || fail "the load is not timed"
 
 # One median of one run.
 "$STOWAGE" run cpu.json --backend host --steps 4 -o run.json >run.txt
