@@ -119,6 +119,18 @@ static const char *whose_of(const stw_plan *plan) {
     return plan->job->n_roles > 1 ? " of the trainer" : "";
 }
 
+/* Where a step goes on beside the next forward. Less is no more than rounding. */
+#define LEAST_HIDDEN 1e-3
+static void put_hidden(const stw_section *s) {
+    const double hidden_s = stw_plan_hidden_s(s->plan);
+    const double step_s = s->plan->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP];
+    if (!(hidden_s > LEAST_HIDDEN * step_s)) return;
+    stw_doc_line(s->out, s->format,
+                 "Hidden: %s of a step of %s go by beside the next forward, whose modules wait for "
+                 "their parameters (optimizer.overlap).",
+                 stw_word_seconds(hidden_s).text, stw_word_seconds(step_s).text);
+}
+
 void stw_section_iteration(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const double iteration_s = stw_plan_iteration_s(plan);
@@ -138,21 +150,10 @@ void stw_section_iteration(const stw_section *s) {
                  passes.length > 0 ? ")" : "");
     stw_text_free(&passes);
     stw_text_free(&untimed);
+    put_hidden(s);
 }
 
-/* Where a step goes on beside the next forward. Less is no more than rounding. */
-#define LEAST_HIDDEN 1e-3
-static void put_hidden(const stw_section *s) {
-    const double hidden_s = stw_plan_hidden_s(s->plan);
-    const double step_s = s->plan->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP];
-    if (!(hidden_s > LEAST_HIDDEN * step_s)) return;
-    stw_doc_line(s->out, s->format,
-                 "Hidden: %s of a step of %s go by beside the next forward, whose modules wait for "
-                 "their parameters (optimizer.overlap).",
-                 stw_word_seconds(hidden_s).text, stw_word_seconds(step_s).text);
-}
-
-void stw_section_costs(const stw_section *s) {
+void stw_section_spent(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const char *rank = stw_cluster_has_gpus(&plan->cluster) ? "GPU" : "rank",
                *whose = whose_of(plan);
@@ -160,8 +161,6 @@ void stw_section_costs(const stw_section *s) {
     const uint32_t ranks = plan->job->ranks;
     stw_text untimed = STW_TEXT_INIT;
     if (!(iteration_s > 0)) return;
-    stw_section_iteration(s);
-    put_hidden(s);
     name_untimed(plan->job, &untimed);
     if (untimed.failed) s->out->failed = true;
     double per_s = stw_plan_iteration_tokens(plan) / iteration_s;
@@ -180,11 +179,17 @@ void stw_section_costs(const stw_section *s) {
     stw_cost_of_plan(plan, s->format, s->out);
 }
 
+void stw_section_costs(const stw_section *s) {
+    stw_section_iteration(s);
+    stw_section_spent(s);
+}
+
 /* A step that the CPU binds takes this share of an iteration: its threads are told. */
 static const double NOTABLE = 0.1;
 
 /* "optimizer.cpu_threads is auto: ..." */
-static void put_threads(const stw_section *s, double iteration_s) {
+void stw_section_threads(const stw_section *s) {
+    const double iteration_s = stw_plan_iteration_s(s->plan);
     const stw_job *job = s->plan->job;
     const stw_phase_facts *step = &s->facts->phases[STW_PHASE_OPTIMIZER_STEP];
     if (job->engine->cpu_advice == NULL || s->plan->run.optimizer.cpu_threads != STW_AUTO ||
@@ -216,7 +221,6 @@ void stw_section_bottleneck(const stw_section *s) {
                  "Bottleneck: %s, busy for %s of %s, which is %s of the iteration.",
                  stw_resource_words(f->binds), stw_word_share(f->busy_s, f->whole_s).text,
                  stw_phase_name((stw_phase)longest), stw_word_share(most_s, iteration_s).text);
-    put_threads(s, iteration_s);
 }
 
 /* Less than this is lost in the noise of a training run. */
@@ -341,6 +345,7 @@ static void put_time(const stw_section *s) {
     stw_section_costs(s);
     stw_doc_part(s->out, s->format, "binds");
     stw_section_bottleneck(s);
+    stw_section_threads(s);
     stw_doc_part(s->out, s->format, "change");
     stw_section_turned(s);
     stw_section_turns(s);

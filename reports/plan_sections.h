@@ -54,10 +54,14 @@ void stw_section_excesses(const stw_section *s);
 void stw_section_risks(const stw_section *s);
 /** Seconds of an iteration, and what they leave out. Nothing where they are not known. */
 void stw_section_iteration(const stw_section *s);
-/** The same, tokens per second, MFU (plan/files/plan_flops.h), GPU-hours. */
+/** Tokens per second, MFU (plan/files/plan_flops.h), GPU-hours, money. */
+void stw_section_spent(const stw_section *s);
+/** Both: seconds of an iteration, tokens per second, MFU, GPU-hours, money. */
 void stw_section_costs(const stw_section *s);
 /** What the longest phase waits for. */
 void stw_section_bottleneck(const stw_section *s);
+/** The threads that are assumed of a step on the CPU, where it takes a notable share. */
+void stw_section_threads(const stw_section *s);
 /** Faster plans that were passed over. @param by_key those that a key of the run rules out */
 void stw_section_alternatives(const stw_section *s, bool by_key);
 /** Keys that the planner set, and what it saves. */

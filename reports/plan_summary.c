@@ -260,11 +260,17 @@ static void put_of_time(const stw_section *s, bool advice) {
 static void put_notes(const stw_section *s) { put_of_time(s, false); }
 static void put_advice(const stw_section *s) { put_of_time(s, true); }
 /* Seconds of a plan that does not fit are those of no run. */
-static void put_costs(const stw_section *s) {
-    if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_costs(s);
+static void put_iteration(const stw_section *s) {
+    if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_iteration(s);
+}
+static void put_spent(const stw_section *s) {
+    if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_spent(s);
 }
 static void put_bottleneck(const stw_section *s) {
     if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_bottleneck(s);
+}
+static void put_threads(const stw_section *s) {
+    if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_threads(s);
 }
 static void put_phases(const stw_section *s) {
     stw_section_phases(s);
@@ -292,10 +298,13 @@ static const part parts[] = {
     {ANSWER, 1, stw_section_streamed},
     {ANSWER, 1, stw_section_risks},
     {ANSWER, 1, put_warnings},
-    {ANSWER, 0, put_costs},
+    {ANSWER, 0, put_iteration},
+    {ANSWER, 2, put_spent},
     {ANSWER, 0, stw_section_pictures},
+    {BINDS, 9, stw_section_excesses},
     {BINDS, 5, stw_section_contents},
     {BINDS, 3, put_bottleneck},
+    {BINDS, 2, put_threads},
     {CHANGE, 0, put_fixes},
     {CHANGE, 4, put_advice},
     {CHANGE, 6, stw_section_turns},

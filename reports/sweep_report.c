@@ -11,17 +11,6 @@
 /* Rows that a screen has room for. */
 enum { MOST_ROWS = 14, LEAST_ROWS = 2, BOOK_LINES = 7 };
 
-/* "GPU compute, forward_backward" of "gpu_compute in forward_backward" */
-void stw_bound_words(const char *binds, char *out, size_t out_size) {
-    const char *in = binds != NULL ? strstr(binds, " in ") : NULL;
-    char name[64], words[96];
-    out[0] = '\0';
-    if (in == NULL) return;
-    snprintf(name, sizeof name, "%.*s", (int)(in - binds), binds);
-    stw_resource_name_words(name, words, sizeof words);
-    snprintf(out, out_size, "%s in %s", words, in + 4);
-}
-
 static void put_number(stw_table *t, double value) {
     if (isfinite(value))
         stw_table_cell(t, "%s", stw_word_count((uint64_t)(value + 0.5)).text);
