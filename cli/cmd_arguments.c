@@ -28,7 +28,7 @@ stw_status stw_report_format(const stw_general *general, stw_format *out, stw_er
     return stw_check_suffix(general->output, "a report", ".txt .md .csv .json", err);
 }
 
-uint32_t stw_summary_lines(bool imported) { return imported ? 17 : 23; }
+uint32_t stw_summary_lines(bool imported) { return imported ? 16 : 23; }
 
 bool stw_wants_all(const stw_general *general) { return general->verbose || general->full; }
 
