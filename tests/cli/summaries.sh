@@ -139,7 +139,7 @@ for engine in fsdp2 megatron; do
     done
     "$STOWAGE" report --full $engine.json >report.txt
     grep -q "^Peak memory by component" report.txt || fail "the report lacks components"
-    head -n 18 report.txt | grep -q "Throughput: .*MFU" || fail "the report does not begin with what it costs"
+    head -n 20 report.txt | grep -q "Throughput: .*MFU" || fail "the report does not begin with what it costs"
 done
 grep -q "executed by fsdp2\|forward_backward *fsdp2" report.txt && fail "a plan of another engine is executed by fsdp2"
 "$STOWAGE" report --full stowage.json | grep "^  forward_backward  *fsdp2" && fail "a stowage plan is executed by fsdp2"
