@@ -142,8 +142,9 @@ static void put_sentence(const question *q, const answer *all, uint32_t n, stw_f
             last++;
         }
         if (row != NULL)
-            snprintf(what, sizeof what, "%s%s (%s GPUs)", nodes_of(q, row).text,
-                     all[i].book == NULL ? ", at risk," : "", stw_word_count(row->gpus).text);
+            snprintf(what, sizeof what, "%s (%s GPU%s)%s", nodes_of(q, row).text,
+                     stw_word_count(row->gpus).text, row->gpus == 1 ? "" : "s",
+                     all[i].book == NULL ? ", at risk," : "");
         stw_text_printf(&line, "%s%s", i == 0 ? (row != NULL ? "Book " : "") : ", ", what);
         if (asks)
             stw_text_printf(&line, "%s%s%s%s%s%s", row != NULL ? " for " : " ",
