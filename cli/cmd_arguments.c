@@ -28,17 +28,19 @@ stw_status stw_report_format(const stw_general *general, stw_format *out, stw_er
     return stw_check_suffix(general->output, "a report", ".txt .md .csv .json", err);
 }
 
-uint32_t stw_summary_lines(bool imported) { return imported ? 14 : 22; }
+uint32_t stw_summary_lines(bool imported) { return imported ? 16 : 23; }
+
+bool stw_wants_all(const stw_general *general) { return general->verbose || general->full; }
 
 bool stw_is_summary(const stw_general *general, stw_format format) {
     const bool to_stdout = general->output == NULL || strcmp(general->output, "-") == 0;
-    return to_stdout && format == STW_FORMAT_TERMINAL && !general->verbose;
+    return to_stdout && format == STW_FORMAT_TERMINAL && !stw_wants_all(general);
 }
 
 void stw_tell_details(const char *file, stw_text *out) {
     const bool kept = file != NULL && strcmp(file, "-") != 0;
-    stw_doc_line(out, STW_FORMAT_TERMINAL, "More: -v, or %s%s",
-                 kept ? "stowage report " : "-o FILE and stowage report FILE", kept ? file : "");
+    stw_doc_line(out, STW_FORMAT_TERMINAL, "All tables: --full, or stowage report %s -o FILE.html",
+                 kept ? file : "PLAN");
 }
 
 static bool same_letter(char a, char b) {

@@ -36,6 +36,7 @@ int stw_cmd_diff(int argc, char **argv) {
     stw_general general = {0};
     const char *files[2];
     size_t n = 0;
+    const stw_option options[] = {STW_FULL_OPTION(general)};
     const stw_usage usage = {
         "stowage",
         "diff",
@@ -46,8 +47,8 @@ int stw_cmd_diff(int argc, char **argv) {
         "suffix of -o FILE selects the format: .txt (or none), .md, .csv, .json, .html. Exit code "
         "0, "
         "whatever differs.",
-        NULL,
-        0,
+        options,
+        sizeof options / sizeof options[0],
         2,
         2,
         NULL};

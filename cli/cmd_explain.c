@@ -40,9 +40,9 @@ static stw_status explain(const request *r, const stw_general *general, stw_erro
         options.import = &import;
     }
     STW_TRY(stw_explain(found, plan, &options, &explanation, err));
-    STW_TRY(stw_report_explanation(
-        explanation, general->verbose || !stw_is_summary(general, format), format, &text, err));
-    if (stw_is_summary(general, format)) stw_doc_line(&text, format, "More: -v, or --json.");
+    STW_TRY(
+        stw_report_explanation(explanation, !stw_is_summary(general, format), format, &text, err));
+    if (stw_is_summary(general, format)) stw_doc_line(&text, format, "More: --full, or --json.");
     STW_TRY(stw_emit(general, &text, err));
 out:
     stw_text_free(&text);
@@ -65,7 +65,7 @@ int stw_cmd_explain(int argc, char **argv) {
          &r.from},
         {"--time-limit", NULL, "SECONDS", "limit of planning changes anew; default 30",
          STW_OPTION_VALUE, &r.time_limit},
-    };
+        STW_FULL_OPTION(general)};
     const stw_usage usage = {
         "stowage",
         "explain",

@@ -69,7 +69,7 @@ out:
 }
 
 /* Programs of plans that do not fit have no operations that take time. */
-static stw_status make_tracks(stw_page_item *item, stw_error *err) {
+stw_status stw_page_tracks(stw_page_item *item, stw_error *err) {
     const stw_plan *plan = item->plan;
     stw_status status = STW_STATUS_OK;
     if (plan == NULL || plan->programs == NULL || plan->verdict == STW_VERDICT_DOES_NOT_FIT)
@@ -90,7 +90,7 @@ stw_status stw_page_emit(const stw_general *general, stw_page_item *items, size_
     put_word(&command, "stowage");
     for (int i = 0; i < general->argc; i++) put_word(&command, general->argv[i]);
     STW_TRY(stw_text_status(&command, err));
-    for (size_t i = 0; i < n; i++) STW_TRY(make_tracks(&items[i], err));
+    for (size_t i = 0; i < n; i++) STW_TRY(stw_page_tracks(&items[i], err));
     STW_TRY(stw_report_page(items, n, command.data, &text, err));
     STW_TRY(stw_emit(general, &text, err));
 out:

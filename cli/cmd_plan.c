@@ -107,12 +107,12 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, co
         goto out;
     }
     if (general->output != NULL && (general->quiet || strcmp(general->output, "-") == 0)) goto out;
-    if (general->verbose)
-        STW_TRY(stw_report_plan_details(plan, &summary, err));
+    if (stw_wants_all(general))
+        STW_TRY(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &summary, err));
     else
         STW_TRY(stw_report_plan_summary(plan, stw_summary_lines(in->from != NULL), &summary, err));
     if (in->from != NULL) stw_import_tell(in->from, &summary);
-    if (!general->verbose) stw_tell_details(general->output, &summary);
+    if (!stw_wants_all(general)) stw_tell_details(general->output, &summary);
     STW_TRY(stw_emit(&(stw_general){0}, &summary, err));
 out:
     stw_text_free(&json);
@@ -137,7 +137,7 @@ int stw_cmd_plan(int argc, char **argv) {
          "print a framework's settings that realise the plan, what they do not say, and changes "
          "against --from",
          STW_OPTION_VALUE, &emit},
-    };
+        STW_FULL_OPTION(general)};
     const stw_usage usage = {
         "stowage",
         "plan",

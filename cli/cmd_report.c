@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "core/tree.h"
 #include "reports/reports.h"
+#include "reports/table.h"
 
 enum { MOST_FILES = 16, MOST_BYTES = 256 << 20 };
 
@@ -62,27 +63,74 @@ static stw_status make_item(const loaded *file, const loaded *next, stw_page_ite
     return status;
 }
 
-static stw_status put_item(const stw_page_item *item, stw_format format, stw_text *text,
+/* @param all false: for a terminal, without the long tables */
+static stw_status put_item(const stw_page_item *item, stw_format format, bool all, stw_text *text,
                            stw_error *err) {
-    if (item->sweep != NULL) return stw_report_sweep(item->sweep, true, format, text, err);
+    if (item->sweep != NULL) return stw_report_sweep(item->sweep, all, format, text, err);
     if (item->plan == NULL) return stw_report_run(item->run, format, text, err);
+    if (!all) return stw_report_plan_short(item->plan, item->run, item->comparison, text, err);
     if (format == STW_FORMAT_CSV)
         return stw_report_plan_csv(item->plan, item->run, item->comparison, item->name,
                                    text->length == 0, text, err);
     return stw_report_plan(item->plan, item->run, item->comparison, format, text, err);
 }
 
+/* The plans among some items. @param plans, names [MOST_FILES] @return how many */
+static size_t plans_of(const stw_page_item *items, size_t n, const stw_plan **plans,
+                       const char **names) {
+    size_t n_plans = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].plan == NULL) continue;
+        plans[n_plans] = items[i].plan;
+        names[n_plans++] = items[i].name;
+    }
+    return n_plans;
+}
+
 static stw_status put_openmetrics(const stw_page_item *items, size_t n, stw_text *text,
                                   stw_error *err) {
     const stw_plan *plans[MOST_FILES];
     const char *names[MOST_FILES];
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         if (items[i].plan == NULL)
             return stw_fail(err, STW_STATUS_USAGE, items[i].name, "OpenMetrics requires plans");
-        plans[i] = items[i].plan;
-        names[i] = items[i].name;
-    }
+    (void)plans_of(items, n, plans, names);
     return stw_report_plans_openmetrics(plans, names, n, text, err);
+}
+
+/* A plan in Markdown has pictures beside the file. @param number of the plan among several, or 0 */
+static stw_status put_pictured(stw_page_item *item, const char *report, size_t number,
+                               stw_text *text, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text link = STW_TEXT_INIT;
+    STW_TRY(stw_pictures_write(item, report, number, &link, err));
+    STW_TRY(stw_report_plan_pictured(item, link.data, text, err));
+out:
+    stw_text_free(&link);
+    return status;
+}
+
+/* Several plans are compared first; on a terminal that is all of them, unless all is asked for. */
+static stw_status put_items(stw_page_item *items, size_t n, const stw_general *general,
+                            stw_format format, stw_text *text, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const bool all = !stw_is_summary(general, format), markdown = format == STW_FORMAT_MARKDOWN;
+    const stw_plan *plans[MOST_FILES];
+    const char *names[MOST_FILES];
+    const size_t n_plans = plans_of(items, n, plans, names);
+    const bool compares = n_plans > 1 && (format == STW_FORMAT_TERMINAL || markdown);
+    if (compares) STW_TRY(stw_report_plans(plans, names, n_plans, format, text, err));
+    for (size_t i = 0, number = n_plans > 1; i < n; i++) {
+        if (compares && !all && items[i].plan != NULL) continue;
+        if (text->length > 0 && format == STW_FORMAT_TERMINAL) stw_text_printf(text, "\n");
+        if (markdown && items[i].plan != NULL)
+            STW_TRY(put_pictured(&items[i], general->output, number, text, err));
+        else
+            STW_TRY(put_item(&items[i], format, all, text, err));
+        number += n_plans > 1 && items[i].plan != NULL;
+    }
+out:
+    return status;
 }
 
 static stw_status report(const char *const *paths, size_t n, const stw_general *general, bool open,
@@ -126,7 +174,10 @@ static stw_status report(const char *const *paths, size_t n, const stw_general *
         STW_TRY(stw_emit(general, &text, err));
         goto out;
     }
-    for (size_t i = 0; i < n_items; i++) STW_TRY(put_item(&items[i], format, &text, err));
+    STW_TRY(put_items(items, n_items, general, format, &text, err));
+    if (stw_is_summary(general, format) && items[0].plan != NULL)
+        stw_doc_line(&text, format,
+                     "All tables: --full, or -o FILE.html, .md, .txt, .csv or .json");
     STW_TRY(stw_emit(general, &text, err));
 out:
     for (size_t i = 0; i < n; i++) {
@@ -146,22 +197,20 @@ int stw_cmd_report(int argc, char **argv) {
     size_t n = 0;
     bool open = false;
     const stw_option options[] = {
-        {"--open", NULL, NULL, "show the page in a browser", STW_OPTION_FLAG, &open}};
+        {"--open", NULL, NULL, "show the page in a browser", STW_OPTION_FLAG, &open},
+        STW_FULL_OPTION(general)};
     const stw_usage usage = {
         "stowage",
         "report",
         "PLAN|RUN|SWEEP...",
-        "Write a capacity report: verdict, state placement, peak memory and limits, phase times, "
-        "bottlenecks, value of more resources. The verdict comes first; a plan that does not fit "
-        "is "
-        "reported with exit code 0 (plan and simulate: 4 or 9). A plan followed by its run gives "
-        "one "
-        "report with "
-        "predicted and measured values. A sweep's rows are listed, its Pareto front first. - reads "
-        "standard input. The suffix of -o FILE selects the "
-        "format: .txt (or none), .md, .csv, .json, .html: one page with charts that needs no "
-        "network; "
-        "several plans are compared first; .om or .prom: OpenMetrics of plans.",
+        "Write a capacity report: the verdict with what stays free, peaks of every phase, bars, "
+        "what it costs, what binds, what to change, where everything is. --full and files add all "
+        "tables. A plan that does not fit is reported with exit code 0 (plan and simulate: 4 or "
+        "9). A plan followed by its run gives one report with predicted and measured values; "
+        "several plans are compared. A sweep over nodes begins with how many to book. - reads "
+        "standard input. The suffix of -o FILE selects the format: .txt (or none), .md (with "
+        "pictures beside it: FILE-memory.svg, FILE-tiers.svg), .csv, .json, .html: one page with "
+        "charts that needs no network; .om or .prom: OpenMetrics of plans.",
         options,
         sizeof options / sizeof options[0],
         1,

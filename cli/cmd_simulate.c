@@ -125,7 +125,7 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
     if (general->json)
         STW_TRY(stw_plan_to_json(plan, &text, err));
     else if (stw_is_summary(general, format))
-        STW_TRY(stw_report_simulation(plan, stw_summary_lines(r->in.from != NULL), &text, err));
+        STW_TRY(stw_report_plan_summary(plan, stw_summary_lines(r->in.from != NULL), &text, err));
     else
         STW_TRY(stw_report_plan(plan, NULL, NULL, format, &text, err));
     if (stw_is_summary(general, format)) stw_tell_details(r->plan, &text);
@@ -151,13 +151,15 @@ int stw_cmd_simulate(int argc, char **argv) {
                                    "write the GPU memory of the largest rank as a snapshot for "
                                    "pytorch.org/memory_viz",
                                    STW_OPTION_VALUE, &r.snapshot},
-                                  STW_INPUT_OPTIONS(r.in)};
+                                  STW_INPUT_OPTIONS(r.in),
+                                  STW_FULL_OPTION(general)};
     const stw_usage usage = {
         "stowage",
         "simulate",
         "PLAN | --model MODEL",
         "Simulate a plan: its operations share links, memory bandwidth and CPUs. Prints peaks and "
-        "seconds by phase; -v and -o FILE give the whole capacity report. Exit code 4: the plan "
+        "seconds by phase; --full and -o FILE give the whole capacity report. Exit code 4: the "
+        "plan "
         "does not fit; 9: it is at risk, or a part is unknown.",
         options,
         sizeof options / sizeof options[0],

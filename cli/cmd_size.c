@@ -334,7 +334,8 @@ int stw_cmd_size(int argc, char **argv) {
          STW_OPTION_VALUE, &r.jobs},
         {"--time-limit", NULL, "SECONDS", "limit of each plan; default 30", STW_OPTION_VALUE,
          &r.in.time_limit},
-        STW_ACCEPT_OPTION(r.in)};
+        STW_ACCEPT_OPTION(r.in),
+        STW_FULL_OPTION(general)};
     const stw_usage usage = {
         "stowage",
         "size",

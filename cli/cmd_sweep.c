@@ -173,7 +173,8 @@ int stw_cmd_sweep(int argc, char **argv) {
         {"--time-limit", NULL, "SECONDS", "limit of each point; default 30", STW_OPTION_VALUE,
          &r.in.time_limit},
         STW_ACCEPT_OPTION(r.in),
-        STW_SPEC_OPTIONS(r.in)};
+        STW_SPEC_OPTIONS(r.in),
+        STW_FULL_OPTION(general)};
     const stw_usage usage = {
         "stowage",
         "sweep",

@@ -204,7 +204,7 @@ int stw_cmd_validate(int argc, char **argv) {
          "backward are, relative to the rates of the GPU (node.gpu.efficiency); where there is no "
          "such file, the plan's cluster is written",
          STW_OPTION_ONCE, &r.learn},
-    };
+        STW_FULL_OPTION(general)};
     const stw_usage usage = {
         "stowage",
         "validate",

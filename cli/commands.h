@@ -142,6 +142,13 @@ STW_MUST_USE stw_status stw_page_format(const stw_general *general, bool of_plan
 /** Simulate the plans of a page (their time lines lie in their pools) and write it. */
 STW_MUST_USE stw_status stw_page_emit(const stw_general *general, stw_page_item *items, size_t n,
                                       stw_error *err);
+/** Simulate the plan of an item, if it has one that fits: its time lines lie in the plan's pool. */
+STW_MUST_USE stw_status stw_page_tracks(stw_page_item *item, stw_error *err);
+/** Write the pictures of a plan beside a Markdown report: "x.md" has x-memory.svg and x-tiers.svg.
+ * @param number of the plan among several, which is a part of the names; 0: it is alone
+ * @param link how links to them begin (stw_report_plan_pictured) */
+STW_MUST_USE stw_status stw_pictures_write(stw_page_item *item, const char *report, size_t number,
+                                           stw_text *link, stw_error *err);
 /** Show a file in the user's browser, or warn. */
 void stw_page_open(const char *path);
 /** Rows of a list on a screen; of longer ones -v prints all. */
@@ -149,7 +156,11 @@ void stw_page_open(const char *path);
 /** Lines of a summary: a screen of 25 less those of the hints below it, and of warnings and words
  * on settings that were imported. */
 uint32_t stw_summary_lines(bool imported);
-/** Does a report go to the terminal, and nobody asked for all of it (-v)? */
+/** All tables are asked for: --full, or -v. */
+bool stw_wants_all(const stw_general *general);
+#define STW_FULL_OPTION(general)                                                                   \
+    { "--full", NULL, NULL, "all tables, not the summary alone", STW_OPTION_FLAG, &(general).full }
+/** Does a report go to the terminal, and nobody asked for all of it? */
 bool stw_is_summary(const stw_general *general, stw_format format);
 /** The last line of a summary. @param file where the whole is; NULL: nowhere */
 void stw_tell_details(const char *file, stw_text *out);

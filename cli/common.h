@@ -37,6 +37,7 @@ typedef struct stw_option {
 /** Options that every command has. */
 typedef struct stw_general {
     bool help, json, verbose, quiet;
+    bool full; /* of commands with STW_FULL_OPTION */
     const char *output;
     int argc; /* the command with its options, as given */
     char **argv;

@@ -401,7 +401,7 @@ stw_status stw_report_comparison_summary(const stw_comparison *comparison, stw_t
     if (learned.failed) out->failed = true;
     if (learned.length > 0) stw_text_append(out, learned.data, learned.length);
     stw_doc_line(out, STW_FORMAT_TERMINAL,
-                 "%u of %u lines. All of them, by rank and with reasons: -v", rows,
+                 "%u of %u lines. All of them, by rank and with reasons: --full", rows,
                  comparison->n_lines);
     stw_text_free(&learned);
     stw_pool_free(pool);

@@ -317,7 +317,7 @@ stw_status stw_report_diff_summary(const stw_diff *diff, stw_text *out, stw_erro
     if (lines + FEWEST_ROWS <= SCREEN_LINES)
         put_words(&w, "Decisions", "decision", diff->decisions, diff->n_decisions,
                   SCREEN_LINES - lines);
-    stw_doc_line(out, w.format, "More: -v (settings, decisions, bytes and seconds by phase)");
+    stw_doc_line(out, w.format, "More: --full (settings, decisions, bytes and seconds by phase)");
     stw_pool_free(w.pool);
     return stw_text_status(out, err);
 }

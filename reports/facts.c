@@ -235,3 +235,14 @@ void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts) {
     add_excesses(plan, facts);
     add_reserved(plan, facts);
 }
+
+/* "GPU compute, forward_backward" of "gpu_compute in forward_backward" */
+void stw_bound_words(const char *binds, char *out, size_t out_size) {
+    const char *in = binds != NULL ? strstr(binds, " in ") : NULL;
+    char name[64], words[96];
+    out[0] = '\0';
+    if (in == NULL) return;
+    snprintf(name, sizeof name, "%.*s", (int)(in - binds), binds);
+    stw_resource_name_words(name, words, sizeof words);
+    snprintf(out, out_size, "%s in %s", words, in + 4);
+}

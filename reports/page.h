@@ -5,6 +5,7 @@
 #define STW_REPORTS_PAGE_H
 
 #include "core/json.h"
+#include "core/pool.h"
 #include "reports/facts.h"
 #include "reports/reports.h"
 
@@ -12,6 +13,22 @@
  * peaks, and of kinds with nearly equal peaks one. */
 enum { STW_PAGE_MOST_KINDS = 4 };
 
+/** Bytes by component of a kind of rank (GPU) or node (host), in the order of the program. */
+typedef struct stw_memory_grid {
+    const stw_page_item *item;
+    stw_tier tier;
+    const stw_program *base; /* whose movements are the stretches */
+    const stw_page_track *track;
+    char who[128];
+    uint32_t buckets; /* of a stretch */
+    uint64_t *bytes;  /* [base->n_movements][buckets][STW_N_COMPONENTS], in a pool */
+} stw_memory_grid;
+/** @param kind of rank or of node, by `tier` */
+STW_MUST_USE stw_status stw_memory_grid_make(const stw_page_item *item, stw_tier tier,
+                                             uint32_t kind, uint32_t buckets, stw_pool *pool,
+                                             stw_memory_grid *out, stw_error *err);
+/** Kinds of ranks or nodes with the highest peaks that differ. @return how many */
+uint32_t stw_memory_pick(const stw_plan *plan, stw_tier tier, uint32_t picked[STW_PAGE_MOST_KINDS]);
 /** "figures": verdict, peaks and limits, seconds, placement, phases. */
 void stw_page_figures(const stw_plan *plan, const stw_plan_facts *facts, stw_json *json);
 /** "memory": bytes by component of the picked kinds of ranks (GPU) and nodes (host), in the order

@@ -8,14 +8,7 @@
 #include "core/checked.h"
 #include "reports/page.h"
 
-typedef struct grid {
-    const stw_page_item *item;
-    stw_tier tier;
-    const stw_program *base; /* whose movements are the stretches */
-    const stw_page_track *track;
-    uint32_t buckets;
-    uint64_t *bytes; /* [base->n_movements][buckets][STW_N_COMPONENTS] */
-} grid;
+typedef stw_memory_grid grid;
 
 static const stw_page_track *track_of(const stw_page_item *item, uint32_t kind) {
     return item->tracks != NULL ? &item->tracks[kind] : NULL;
@@ -193,62 +186,80 @@ static uint32_t pick(const stw_peaks *peaks, uint32_t n, stw_tier tier,
     return n_picked;
 }
 
-static stw_status put_chart(grid *g, uint32_t kind, stw_json *json, stw_error *err) {
-    const stw_plan *plan = g->item->plan;
+uint32_t stw_memory_pick(const stw_plan *plan, stw_tier tier,
+                         uint32_t picked[STW_PAGE_MOST_KINDS]) {
+    if (plan->programs == NULL || plan->peaks == NULL || plan->node_peaks == NULL) return 0;
+    return tier == STW_TIER_HOST ? pick(plan->node_peaks, plan->job->n_node_kinds, tier, picked)
+                                 : pick(plan->peaks, plan->job->n_kinds, tier, picked);
+}
+
+stw_status stw_memory_grid_make(const stw_page_item *item, stw_tier tier, uint32_t kind,
+                                uint32_t buckets, stw_pool *pool, stw_memory_grid *out,
+                                stw_error *err) {
+    const stw_plan *plan = item->plan;
     const stw_job *job = plan->job;
-    const bool node = g->tier == STW_TIER_HOST;
+    const bool node = tier == STW_TIER_HOST;
     const uint32_t *ranks = node ? job->node_kinds[kind].kind_ranks : NULL;
     uint32_t base = kind;
-    char who[128];
     for (base = node ? 0 : kind; node && base < job->n_kinds - 1 && ranks[base] == 0;) base++;
-    g->base = plan->programs[base];
-    g->track = track_of(g->item, base);
-    const size_t n = (size_t)g->base->n_movements * g->buckets * STW_N_COMPONENTS;
-    stw_pool *pool = stw_pool_new();
-    g->bytes = pool != NULL ? stw_pool_array(pool, n, sizeof *g->bytes) : NULL;
-    bool *alone = pool != NULL ? stw_pool_array(pool, job->n_node_kinds, sizeof *alone) : NULL;
-    if (g->bytes == NULL || alone == NULL) {
-        stw_pool_free(pool);
-        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a page");
-    }
+    *out = (grid){.item = item,
+                  .tier = tier,
+                  .base = plan->programs[base],
+                  .track = track_of(item, base),
+                  .buckets = buckets};
+    const size_t n = (size_t)out->base->n_movements * buckets * STW_N_COMPONENTS;
+    out->bytes = stw_pool_array(pool, n, sizeof *out->bytes);
+    bool *alone = stw_pool_array(pool, job->n_node_kinds, sizeof *alone);
+    if (out->bytes == NULL || alone == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     if (node) alone[kind] = true;
     if (node)
-        stw_job_nodes_words(job, alone, who, sizeof who);
+        stw_job_nodes_words(job, alone, out->who, sizeof out->who);
     else
-        stw_job_kind_words(job, kind, who, sizeof who);
+        stw_job_kind_words(job, kind, out->who, sizeof out->who);
     for (uint32_t k = 0; node && k < job->n_kinds; k++)
-        if (ranks[k] > 0) add_kind(g, k, ranks[k]);
-    if (!node) add_kind(g, kind, 1);
-    stw_json_begin_object(json, NULL);
-    stw_json_string(json, "of", who);
-    stw_json_string(json, "tier", stw_tier_name(g->tier));
-    stw_json_u64(json, "peak_bytes",
-                 peak_of(node ? &plan->node_peaks[kind] : &plan->peaks[kind], g->tier));
-    put_limits(plan, g->tier, json);
-    put_stretches(
-        g,
-        !node && plan->shown != NULL && !job->engine->spec.own_process ? &plan->shown[kind] : NULL,
-        json);
-    put_components(g, json);
-    stw_json_end(json);
-    stw_pool_free(pool);
+        if (ranks[k] > 0) add_kind(out, k, ranks[k]);
+    if (!node) add_kind(out, kind, 1);
     return STW_STATUS_OK;
+}
+
+static stw_status put_chart(const stw_page_item *item, stw_tier tier, uint32_t kind,
+                            uint32_t buckets, stw_json *json, stw_error *err) {
+    const stw_plan *plan = item->plan;
+    const bool node = tier == STW_TIER_HOST;
+    stw_status status = STW_STATUS_OK;
+    grid g;
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a page");
+    STW_TRY(stw_memory_grid_make(item, tier, kind, buckets, pool, &g, err));
+    stw_json_begin_object(json, NULL);
+    stw_json_string(json, "of", g.who);
+    stw_json_string(json, "tier", stw_tier_name(tier));
+    stw_json_u64(json, "peak_bytes",
+                 peak_of(node ? &plan->node_peaks[kind] : &plan->peaks[kind], tier));
+    put_limits(plan, tier, json);
+    put_stretches(&g,
+                  !node && plan->shown != NULL && !plan->job->engine->spec.own_process
+                      ? &plan->shown[kind]
+                      : NULL,
+                  json);
+    put_components(&g, json);
+    stw_json_end(json);
+out:
+    stw_pool_free(pool);
+    return status;
 }
 
 stw_status stw_page_memory(const stw_page_item *item, uint32_t buckets, stw_json *json,
                            stw_error *err) {
-    const stw_plan *plan = item->plan;
+    static const stw_tier tiers[] = {STW_TIER_GPU, STW_TIER_HOST};
     stw_status status = STW_STATUS_OK;
     uint32_t picked[STW_PAGE_MOST_KINDS];
     stw_json_begin_array(json, "memory");
-    const bool known = plan->programs != NULL && plan->peaks != NULL && plan->node_peaks != NULL;
-    for (int side = 0; known && side < 2; side++) {
-        grid g = {
-            .item = item, .tier = side == 0 ? STW_TIER_GPU : STW_TIER_HOST, .buckets = buckets};
-        const stw_peaks *peaks = side == 0 ? plan->peaks : plan->node_peaks;
-        const uint32_t n =
-            pick(peaks, side == 0 ? plan->job->n_kinds : plan->job->n_node_kinds, g.tier, picked);
-        for (uint32_t i = 0; i < n; i++) STW_TRY(put_chart(&g, picked[i], json, err));
+    for (int side = 0; side < 2; side++) {
+        const uint32_t n = stw_memory_pick(item->plan, tiers[side], picked);
+        for (uint32_t i = 0; i < n; i++)
+            STW_TRY(put_chart(item, tiers[side], picked[i], buckets, json, err));
     }
 out:
     stw_json_end(json);

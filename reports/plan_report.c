@@ -366,22 +366,54 @@ out:
     return status;
 }
 
-static stw_status report_for_people(const stw_plan *plan, const stw_run_result *run,
-                                    const stw_comparison *comparison, stw_format format,
-                                    stw_text *out, stw_error *err) {
+static stw_status begin(stw_section *section, stw_plan_facts *facts, stw_remarks *remarks,
+                        stw_error *err) {
+    const stw_plan *plan = section->plan;
+    char cluster[96];
+    stw_plan_facts_get(plan, facts);
+    stw_plan_remarks_get(plan, facts, remarks);
+    section->facts = facts;
+    section->remarks = remarks;
+    section->pool = stw_pool_new();
+    if (section->pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    if (remarks->failed) section->out->failed = true;
+    stw_section_cluster_name(&plan->cluster, cluster, sizeof cluster);
+    stw_doc_title(section->out, section->format, "Capacity report: %s on %s", plan->model->name,
+                  cluster);
+    return STW_STATUS_OK;
+}
+
+stw_status stw_report_plan_short(const stw_plan *plan, const stw_run_result *run,
+                                 const stw_comparison *comparison, stw_text *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan_facts facts;
     stw_remarks remarks;
-    stw_plan_facts_get(plan, &facts);
-    stw_plan_remarks_get(plan, &facts, &remarks);
-    stw_section section = {plan, &facts, &remarks, format, stw_pool_new(), out};
-    if (section.pool == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
-    char cluster[96];
-    if (remarks.failed) out->failed = true;
-    stw_section_cluster_name(&plan->cluster, cluster, sizeof cluster);
-    stw_doc_title(out, format, "Capacity report: %s on %s", plan->model->name, cluster);
-    stw_section_verdict(&section);
+    stw_section section = {.plan = plan, .format = STW_FORMAT_TERMINAL, .out = out};
+    STW_TRY(begin(&section, &facts, &remarks, err));
+    stw_section_summary(&section, true);
+    if (run != NULL && comparison != NULL) {
+        stw_doc_heading(out, section.format, "Predicted and measured");
+        STW_TRY(stw_report_comparison_summary(comparison, out, err));
+    }
+    STW_TRY(stw_text_status(out, err));
+out:
+    stw_pool_free(section.pool);
+    return status;
+}
+
+static stw_status report_for_people(const stw_plan *plan, const stw_run_result *run,
+                                    const stw_comparison *comparison, stw_format format,
+                                    const char *pictures, stw_text *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan_facts facts;
+    stw_remarks remarks;
+    stw_section section = {.plan = plan, .format = format, .out = out, .pictures = pictures};
+    STW_TRY(begin(&section, &facts, &remarks, err));
+    if (format == STW_FORMAT_BLOCKS)
+        stw_section_verdict(&section);
+    else
+        stw_section_summary(&section, false);
     stw_section_infeasible(&section);
     stw_doc_part(out, format, "assumptions");
     put_model(&section);
@@ -424,5 +456,11 @@ stw_status stw_report_plan(const stw_plan *plan, const stw_run_result *run,
     if (format == STW_FORMAT_JSON) return stw_report_plan_json(plan, run, comparison, out, err);
     if (format == STW_FORMAT_CSV)
         return stw_report_plan_csv(plan, run, comparison, plan->model->name, true, out, err);
-    return report_for_people(plan, run, comparison, format, out, err);
+    return report_for_people(plan, run, comparison, format, NULL, out, err);
+}
+
+stw_status stw_report_plan_pictured(const stw_page_item *item, const char *pictures, stw_text *out,
+                                    stw_error *err) {
+    return report_for_people(item->plan, item->run, item->comparison, STW_FORMAT_MARKDOWN, pictures,
+                             out, err);
 }

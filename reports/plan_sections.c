@@ -99,6 +99,15 @@ static void format_passes(const stw_section *s, stw_text *out) {
                         stw_word_seconds(s->facts->phases[STW_PHASE_CHECKPOINT].time_s).text);
 }
 
+/* Is an iteration what the rows of a table of phases add up to? */
+static bool is_plain_sum(const stw_plan *plan) {
+    bool plain = plan->run.checkpoint.every == 0 && !(stw_plan_hidden_s(plan) > 0);
+    for (unsigned p = 0; p < STW_N_PHASES; p++)
+        plain = plain && stw_plan_passes(plan, (stw_phase)p) <= 1 &&
+                !stw_plan_is_unexecuted(plan, (stw_phase)p);
+    return plain;
+}
+
 /* The roles whose seconds are not predicted: "rollout, reference" */
 static void name_untimed(const stw_job *job, stw_text *out) {
     for (uint32_t r = 1; r < job->n_roles; r++)
@@ -108,26 +117,6 @@ static void name_untimed(const stw_job *job, stw_text *out) {
 /* Times of several roles are those of the trainer; the GPUs are those of all. */
 static const char *whose_of(const stw_plan *plan) {
     return plan->job->n_roles > 1 ? " of the trainer" : "";
-}
-
-void stw_section_iteration(const stw_section *s) {
-    const stw_plan *plan = s->plan;
-    const double iteration_s = stw_plan_iteration_s(plan);
-    stw_text passes = STW_TEXT_INIT, untimed = STW_TEXT_INIT;
-    if (!(iteration_s > 0)) return;
-    format_passes(s, &passes);
-    name_untimed(plan->job, &untimed);
-    if (passes.failed || untimed.failed) s->out->failed = true;
-    if (untimed.length > 0)
-        stw_doc_line(s->out, s->format,
-                     "The seconds of %s are not predicted: the following lines are without them.",
-                     untimed.data);
-    stw_doc_line(s->out, s->format, "Iteration time%s: %s for %s tokens (%s).", whose_of(plan),
-                 stw_word_seconds(iteration_s).text,
-                 stw_word_count((uint64_t)stw_plan_iteration_tokens(plan)).text,
-                 passes.data != NULL ? passes.data : "");
-    stw_text_free(&passes);
-    stw_text_free(&untimed);
 }
 
 /* Where a step goes on beside the next forward. Less is no more than rounding. */
@@ -142,7 +131,29 @@ static void put_hidden(const stw_section *s) {
                  stw_word_seconds(hidden_s).text, stw_word_seconds(step_s).text);
 }
 
-void stw_section_costs(const stw_section *s) {
+void stw_section_iteration(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    const double iteration_s = stw_plan_iteration_s(plan);
+    stw_text passes = STW_TEXT_INIT, untimed = STW_TEXT_INIT;
+    if (!(iteration_s > 0)) return;
+    if (s->format == STW_FORMAT_BLOCKS || !is_plain_sum(plan)) format_passes(s, &passes);
+    name_untimed(plan->job, &untimed);
+    if (passes.failed || untimed.failed) s->out->failed = true;
+    if (untimed.length > 0)
+        stw_doc_line(s->out, s->format,
+                     "The seconds of %s are not predicted: the following lines are without them.",
+                     untimed.data);
+    stw_doc_line(s->out, s->format, "Iteration time%s: %s for %s tokens%s%s%s.", whose_of(plan),
+                 stw_word_seconds(iteration_s).text,
+                 stw_word_count((uint64_t)stw_plan_iteration_tokens(plan)).text,
+                 passes.length > 0 ? " (" : "", passes.length > 0 ? passes.data : "",
+                 passes.length > 0 ? ")" : "");
+    stw_text_free(&passes);
+    stw_text_free(&untimed);
+    put_hidden(s);
+}
+
+void stw_section_spent(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const char *rank = stw_cluster_has_gpus(&plan->cluster) ? "GPU" : "rank",
                *whose = whose_of(plan);
@@ -150,8 +161,6 @@ void stw_section_costs(const stw_section *s) {
     const uint32_t ranks = plan->job->ranks;
     stw_text untimed = STW_TEXT_INIT;
     if (!(iteration_s > 0)) return;
-    stw_section_iteration(s);
-    put_hidden(s);
     name_untimed(plan->job, &untimed);
     if (untimed.failed) s->out->failed = true;
     double per_s = stw_plan_iteration_tokens(plan) / iteration_s;
@@ -170,11 +179,17 @@ void stw_section_costs(const stw_section *s) {
     stw_cost_of_plan(plan, s->format, s->out);
 }
 
+void stw_section_costs(const stw_section *s) {
+    stw_section_iteration(s);
+    stw_section_spent(s);
+}
+
 /* A step that the CPU binds takes this share of an iteration: its threads are told. */
 static const double NOTABLE = 0.1;
 
 /* "optimizer.cpu_threads is auto: ..." */
-static void put_threads(const stw_section *s, double iteration_s) {
+void stw_section_threads(const stw_section *s) {
+    const double iteration_s = stw_plan_iteration_s(s->plan);
     const stw_job *job = s->plan->job;
     const stw_phase_facts *step = &s->facts->phases[STW_PHASE_OPTIMIZER_STEP];
     if (job->engine->cpu_advice == NULL || s->plan->run.optimizer.cpu_threads != STW_AUTO ||
@@ -206,7 +221,6 @@ void stw_section_bottleneck(const stw_section *s) {
                  "Bottleneck: %s, busy for %s of %s, which is %s of the iteration.",
                  stw_resource_words(f->binds), stw_word_share(f->busy_s, f->whole_s).text,
                  stw_phase_name((stw_phase)longest), stw_word_share(most_s, iteration_s).text);
-    put_threads(s, iteration_s);
 }
 
 /* Less than this is lost in the noise of a training run. */
@@ -277,37 +291,6 @@ void stw_section_remarks(const stw_section *s, bool of_time) {
             stw_doc_line(s->out, s->format, "%s", s->remarks->items[i].text);
 }
 
-/* As options of a command line: --set nodes=2 --set "node.host.limit=141 GiB" */
-void stw_fix_options(const stw_fix_change *changes, uint32_t n_changes, char *out,
-                     size_t out_size) {
-    size_t used = 0;
-    for (uint32_t i = 0; i < n_changes && used < out_size; i++) {
-        const stw_fix_change *c = &changes[i];
-        const char *quote = strpbrk(c->value, " *?[]{}()|;&<>$'") != NULL ? "\"" : "";
-        int n = snprintf(out + used, out_size - used, "%s--set %s%s=%s%s", i > 0 ? " " : "", quote,
-                         c->set, c->value, quote);
-        used += n > 0 ? (size_t)n : 0;
-    }
-}
-
-static bool is_timed(const stw_fix *fix) { return fix->iteration_s > 0 && fix->tokens_per_s > 0; }
-
-void stw_fix_effect(const stw_fix *fix, char *out, size_t out_size) {
-    const char *why = fix->why != NULL ? fix->why : "";
-    if (is_timed(fix))
-        snprintf(out, out_size, "%s%s%s per iteration, %s tokens/s", why,
-                 why[0] != '\0' ? "; " : "", stw_word_seconds(fix->iteration_s).text,
-                 stw_word_number(fix->tokens_per_s).text);
-    else
-        snprintf(out, out_size, "%s", why);
-}
-
-bool stw_binding_is_elsewhere(const stw_plan *plan, const stw_binding *binding) {
-    const bool of_host = strcmp(binding->resource, "host memory") == 0 ||
-                         strcmp(binding->resource, "page-locked memory") == 0;
-    return !of_host || binding->enough_bytes > plan->cluster.host.memory_bytes;
-}
-
 /* A limit that is to be raised, where no change is a remedy. */
 static void put_limit_remedy(const stw_section *s) {
     const stw_plan *plan = s->plan;
@@ -362,6 +345,7 @@ static void put_time(const stw_section *s) {
     stw_section_costs(s);
     stw_doc_part(s->out, s->format, "binds");
     stw_section_bottleneck(s);
+    stw_section_threads(s);
     stw_doc_part(s->out, s->format, "change");
     stw_section_turned(s);
     stw_section_turns(s);
@@ -393,8 +377,12 @@ void stw_section_headline(const stw_section *s) {
     if (headline.failed) s->out->failed = true;
     if (headline.data != NULL) stw_doc_line(s->out, s->format, "%s", headline.data);
     stw_text_free(&headline);
-    if (stw_plan_streamed_note(plan) != NULL)
-        stw_doc_line(s->out, s->format, "%s", stw_plan_streamed_note(plan));
+    stw_section_streamed(s);
+}
+
+void stw_section_streamed(const stw_section *s) {
+    if (stw_plan_streamed_note(s->plan) != NULL)
+        stw_doc_line(s->out, s->format, "%s", stw_plan_streamed_note(s->plan));
 }
 
 void stw_section_uses(const stw_section *s) {
@@ -438,6 +426,15 @@ static void put_copies(const stw_section *s) {
                      two > s->facts->nvme_capacity ? ", more than it has" : "");
 }
 
+/* State that waits on the host is not resident. */
+static const char *update_words(const stw_plan *plan, const stw_place *place) {
+    const bool parked = (plan->run.park.params && place->params == STW_TIER_GPU) ||
+                        (plan->run.park.grads && place->grads == STW_TIER_GPU) ||
+                        (plan->run.park.moments && place->moments == STW_TIER_GPU);
+    return parked && place->update == STW_UPDATE_RESIDENT ? "on the GPU"
+                                                          : stw_update_name(place->update);
+}
+
 /* What the words of the column "update" mean, for those that occur. */
 static void put_update_words(const stw_section *s) {
     static const char *const words[STW_N_UPDATES] = {
@@ -450,7 +447,9 @@ static void put_update_words(const stw_section *s) {
     for (int u = 0; u < STW_N_UPDATES; u++) {
         bool occurs = false;
         for (uint32_t i = 0; i < decisions->n_state; i++)
-            occurs |= decisions->state[i].units > 0 && (int)decisions->state[i].place.update == u;
+            occurs |= decisions->state[i].units > 0 &&
+                      strcmp(update_words(s->plan, &decisions->state[i].place),
+                             stw_update_name((stw_update)u)) == 0;
         if (occurs)
             stw_text_printf(&line, "%s%s: %s", line.length > 0 ? "; " : "",
                             stw_update_name((stw_update)u), words[u]);
@@ -473,15 +472,16 @@ void stw_section_parked(const stw_section *s) {
     for (int i = 0; i < 3; i++)
         if (parked[i]) stw_text_printf(&line, "%s%s", line.length > 0 ? ", " : "", names[i]);
     if (line.length > 0)
-        stw_doc_line(s->out, s->format, "Parked on the host but while they are used: %s.",
+        stw_doc_line(s->out, s->format,
+                     "Parked on the host between uses: %s; bytes on the GPU are those of a use.",
                      line.data);
     if (line.failed) s->out->failed = true;
     stw_text_free(&line);
 }
 
 static void put_tier(stw_table *t, stw_tier tier, bool parked) {
-    stw_table_cell(t, "%s%s", stw_tier_name(tier),
-                   parked && tier == STW_TIER_GPU ? ", parked" : "");
+    stw_table_cell(t, "%s",
+                   parked && tier == STW_TIER_GPU ? "parked on host" : stw_tier_name(tier));
 }
 
 /* Parameters without gradients and moments. */
@@ -516,7 +516,7 @@ void stw_section_decisions(const stw_section *s) {
         put_tier(&t, place->params, plan->run.park.params);
         put_tier(&t, place->grads, plan->run.park.grads);
         put_tier(&t, place->moments, plan->run.park.moments);
-        stw_table_cell(&t, "%s", stw_update_name(place->update));
+        stw_table_cell(&t, "%s", update_words(plan, place));
         stw_table_cell(&t, "%s", stw_word_count(f->place_params[i]).text);
         stw_table_cell(&t, "%s", stw_word_share((double)f->place_params[i], (double)all).text);
         put_tiers(&t, f->place_bytes[i]);
@@ -713,75 +713,4 @@ void stw_section_solver(const stw_section *s) {
                  stw_word_seconds(by->seconds).text);
     put_estimates(s);
     stw_section_alternatives(s, false);
-}
-
-static void put_limits(const stw_section *s) {
-    static const char *const heads[] = {"resource", "phase", ">fits with", "options to add"};
-    bool any = false;
-    stw_table t;
-    stw_doc_heading(s->out, s->format, "Limits that cannot be kept together");
-    for (uint32_t i = 0; i < s->plan->n_bindings; i++) any |= s->plan->bindings[i].n_changes > 0;
-    if (any)
-        stw_doc_line(s->out, s->format,
-                     "Any one of these limits, raised to the figure, with the others unchanged, "
-                     "would make a plan fit. Each figure was planned.");
-    stw_table_begin(&t, s->pool, heads, 4);
-    for (uint32_t i = 0; i < s->plan->n_bindings; i++) {
-        const stw_binding *b = &s->plan->bindings[i];
-        char resource[64], changes[256] = "";
-        stw_resource_name_words(b->resource, resource, sizeof resource);
-        stw_fix_options(b->changes, b->n_changes, changes, sizeof changes);
-        stw_table_cell(&t, "%s", resource);
-        stw_table_cell(&t, "%s", b->phase != NULL ? b->phase : "");
-        stw_table_cell(&t, "%s", b->enough_bytes > 0 ? stw_word_gib(b->enough_bytes).text : "");
-        stw_table_cell(&t, "%s", changes);
-    }
-    stw_table_write(&t, s->format, s->out);
-}
-
-static void put_fix_table(const stw_section *s, bool at_risk) {
-    static const char *const heads[] = {"options to add", "effect", ">iteration", ">tokens/s"};
-    const stw_plan *plan = s->plan;
-    char changes[512];
-    uint32_t n = 0;
-    bool timed = false;
-    stw_table t;
-    for (uint32_t i = 0; i < plan->n_fixes; i++) {
-        if (plan->fixes[i].at_risk != at_risk) continue;
-        n++;
-        timed = timed || is_timed(&plan->fixes[i]);
-    }
-    if (n == 0) return;
-    stw_doc_heading(
-        s->out, s->format,
-        at_risk ? "Changes within limits, but at risk, smallest first (each row was planned)"
-                : "Changes that make the plan fit, smallest first (each row was planned)");
-    stw_table_begin(&t, s->pool, heads, timed ? 4 : 2);
-    for (uint32_t i = 0; i < plan->n_fixes; i++) {
-        const stw_fix *fix = &plan->fixes[i];
-        if (fix->at_risk != at_risk) continue;
-        stw_fix_options(fix->changes, fix->n_changes, changes, sizeof changes);
-        stw_table_cell(&t, "%s", changes);
-        stw_table_cell(&t, "%s", fix->why != NULL ? fix->why : "");
-        if (!timed) continue;
-        stw_table_cell(&t, "%s", is_timed(fix) ? stw_word_seconds(fix->iteration_s).text : "");
-        stw_table_cell(&t, "%s", is_timed(fix) ? stw_word_number(fix->tokens_per_s).text : "");
-    }
-    stw_table_write(&t, s->format, s->out);
-}
-
-void stw_section_infeasible(const stw_section *s) {
-    const stw_plan *plan = s->plan;
-    stw_doc_part(s->out, s->format, "change");
-    if (plan->n_bindings > 0) put_limits(s);
-    if (plan->n_fixes == 0) {
-        if (plan->n_bindings > 0 && plan->verdict == STW_VERDICT_DOES_NOT_FIT)
-            stw_doc_line(s->out, s->format,
-                         "None of the changes that were tried, alone or together, makes the plan "
-                         "fit%s%s.",
-                         plan->tried != NULL ? ": " : "", plan->tried != NULL ? plan->tried : "");
-        return;
-    }
-    put_fix_table(s, false);
-    put_fix_table(s, true);
 }

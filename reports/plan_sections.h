@@ -16,17 +16,36 @@ typedef struct stw_section {
     stw_format format;
     stw_pool *pool; /* for tables */
     stw_text *out;
+    bool brief;           /* for a screen of 25 lines */
+    const char *pictures; /* of Markdown: the begin of the links to its SVG files; or NULL */
 } stw_section;
 
 /** "4 x p5.48xlarge", as --cluster takes it. */
 void stw_section_cluster_name(const stw_cluster *cluster, char *out, size_t out_size);
 /** "4 nodes with 8 x NVIDIA H200 each". */
 void stw_section_machine(const stw_cluster *cluster, char *out, size_t out_size);
+/** The verdict in one sentence, with what stays free or what is over. (plan_top.c) */
+void stw_section_answer(const stw_section *s);
+/** Peaks and seconds, one row for each phase: the worst GPU, the worst node. (plan_top.c) */
+void stw_section_phases(const stw_section *s);
+/** Phases of which this build executes nothing. (plan_top.c) */
+void stw_section_unexecuted(const stw_section *s);
+/** Bars of GPU, host and NVMe against their limits. (plan_top.c) */
+void stw_section_bars(const stw_section *s);
+/** Links to the pictures of a Markdown report. (plan_top.c) */
+void stw_section_pictures(const stw_section *s);
+/** What fills the GPU at its peak, and the host where that is more than half full. (plan_top.c) */
+void stw_section_contents(const stw_section *s);
+/** The answer, what binds, what to change and what is assumed, with headings. (plan_summary.c)
+ * @param placement also where everything is, which tables of the full report say */
+void stw_section_summary(const stw_section *s, bool placement);
 /** Verdict, peaks of GPU and host memory, iteration time and throughput: the parts that follow, in
  * their order, and what to change. */
 void stw_section_verdict(const stw_section *s);
 /** "MODEL fits on 4 nodes with 8 x NVIDIA H200 each." */
 void stw_section_headline(const stw_section *s);
+/** Why torch's AdamW does not do what the plan streams; nothing where it does not matter. */
+void stw_section_streamed(const stw_section *s);
 /** Peaks of GPU, host and NVMe, one line each. */
 void stw_section_uses(const stw_section *s);
 /** Limits that are exceeded, and by how much. */
@@ -35,10 +54,14 @@ void stw_section_excesses(const stw_section *s);
 void stw_section_risks(const stw_section *s);
 /** Seconds of an iteration, and what they leave out. Nothing where they are not known. */
 void stw_section_iteration(const stw_section *s);
-/** The same, tokens per second, MFU (plan/files/plan_flops.h), GPU-hours. */
+/** Tokens per second, MFU (plan/files/plan_flops.h), GPU-hours, money. */
+void stw_section_spent(const stw_section *s);
+/** Both: seconds of an iteration, tokens per second, MFU, GPU-hours, money. */
 void stw_section_costs(const stw_section *s);
 /** What the longest phase waits for. */
 void stw_section_bottleneck(const stw_section *s);
+/** The threads that are assumed of a step on the CPU, where it takes a notable share. */
+void stw_section_threads(const stw_section *s);
 /** Faster plans that were passed over. @param by_key those that a key of the run rules out */
 void stw_section_alternatives(const stw_section *s, bool by_key);
 /** Keys that the planner set, and what it saves. */

@@ -8,7 +8,7 @@
 #include "plan/engines/bytes.h"
 #include "reports/plan_sections.h"
 
-enum { MOST_FIXES = 3, FIX_LINES = 12, FIX_COLUMNS = 70 };
+enum { MOST_FIXES = 3, FIX_LINES = 12, BRIEF_LINES = 5, FIX_COLUMNS = 70 };
 
 static void put_text(const stw_section *s, stw_text *line) {
     if (line->failed) s->out->failed = true;
@@ -26,7 +26,7 @@ typedef struct kept {
 
 static const char *place_words(kept k) {
     static const char *const words[STW_N_TIERS] = {"on the GPU", "on the host", "on NVMe"};
-    return k.parked ? "parked on the host but while they are used" : words[k.tier];
+    return k.parked ? "parked on the host between uses" : words[k.tier];
 }
 
 static bool same(kept a, kept b) { return a.tier == b.tier && a.parked == b.parked; }
@@ -123,7 +123,7 @@ static void put_activations(const stw_section *s) {
 /* ---- what to change ---- */
 
 /* How many of the first MOST_FIXES are so short that a screen has room for them; one at least. */
-static uint32_t fixes_told(const stw_plan *plan) {
+static uint32_t fixes_told(const stw_plan *plan, size_t most_lines) {
     char changes[512], effect[512];
     size_t lines = 0;
     uint32_t n = 0;
@@ -131,7 +131,7 @@ static uint32_t fixes_told(const stw_plan *plan) {
         stw_fix_options(plan->fixes[n].changes, plan->fixes[n].n_changes, changes, sizeof changes);
         stw_fix_effect(&plan->fixes[n], effect, sizeof effect);
         lines += (strlen(changes) + strlen(effect)) / FIX_COLUMNS + 1;
-        if (lines > FIX_LINES && n > 0) break;
+        if (lines > most_lines && n > 0) break;
     }
     return n;
 }
@@ -176,27 +176,13 @@ static void put_limit(const stw_section *s) {
 static void put_fixes(const stw_section *s) {
     const stw_plan *plan = s->plan;
     if (plan->verdict != STW_VERDICT_DOES_NOT_FIT) return;
-    const uint32_t told = fixes_told(plan);
+    const uint32_t told = fixes_told(plan, s->brief ? BRIEF_LINES : FIX_LINES);
     put_fixes_of(s, told, false);
     put_fixes_of(s, told, true);
     if (plan->n_fixes > told) stw_doc_item(s->out, s->format, "and %u more", plan->n_fixes - told);
     if (plan->n_bindings > 0 && plan->n_fixes == 0)
         stw_doc_line(s->out, s->format, "No change that was tried makes it fit on this cluster.");
     put_limit(s);
-}
-
-/* "Over the limit: GPU memory by 5.37 GiB, host memory by 43.52 GiB." */
-static void put_over(const stw_section *s) {
-    stw_text line = STW_TEXT_INIT;
-    for (uint32_t i = 0; i < s->facts->n_excesses; i++) {
-        const stw_excess *e = &s->facts->excesses[i];
-        char resource[64];
-        stw_resource_name_words(e->resource, resource, sizeof resource);
-        stw_text_printf(&line, "%s%s by %s", i > 0 ? ", " : "Over the limit: ", resource,
-                        stw_word_gib(e->bytes).text);
-    }
-    if (line.length > 0) stw_text_printf(&line, ".");
-    put_text(s, &line);
 }
 
 /* The layout that a search of layouts chose, and how much slower the run's own is. */
@@ -219,38 +205,120 @@ static void put_layout(const stw_section *s) {
     put_text(s, &line);
 }
 
+/* The keys of what is priced (planner/prices.c). */
+static const char *keys_of(const char *resource) {
+    static const char *const keys[][2] = {
+        {"gpu memory", " (node.gpu.memory)"},
+        {"host memory", " (node.host.memory, node.host.limit)"},
+        {"pcie", " (node.pcie.h2d, d2h, both)"},
+        {"host bandwidth", " (node.host.bandwidth, node.host.dma)"},
+        {"nvme", " (node.nvme.read, node.nvme.write)"},
+        {"network", " (network.nic)"}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strcmp(keys[i][0], resource) == 0) return keys[i][1];
+    return "";
+}
+
+/* "With 8 GiB more GPU memory (node.gpu.memory): 45.1 ms less per iteration (1.9%)." */
+static void put_best_price(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    const double iteration_s = stw_plan_iteration_s(plan);
+    const stw_price *best = NULL;
+    char resource[64];
+    for (uint32_t i = 0; i < plan->n_prices; i++)
+        if (plan->prices[i].seconds < 0 &&
+            (best == NULL || plan->prices[i].seconds < best->seconds))
+            best = &plan->prices[i];
+    if (best == NULL || !isfinite(iteration_s)) return;
+    stw_resource_name_words(best->resource, resource, sizeof resource);
+    stw_doc_line(s->out, s->format, "With %s %s more %s%s: %s less per iteration (%s).",
+                 stw_word_number(best->amount).text, best->unit, resource, keys_of(best->resource),
+                 stw_word_seconds(-best->seconds).text,
+                 stw_word_share(-best->seconds, iteration_s).text);
+}
+
+/* Said where nothing else is: a reader looks for a change. */
+static void put_no_change(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    bool any = plan->verdict == STW_VERDICT_DOES_NOT_FIT || plan->turned != NULL;
+    for (uint32_t i = 0; i < plan->n_alternatives; i++)
+        any |= strcmp(plan->alternatives[i].rule, "plainness") != 0;
+    for (uint32_t i = 0; i < plan->n_prices; i++) any |= plan->prices[i].seconds < 0;
+    for (uint32_t i = 0; i < s->remarks->n; i++) any |= s->remarks->items[i].advice;
+    if (any) return;
+    stw_doc_line(s->out, s->format, "Nothing that was planned beside it is faster.");
+}
+
 static void put_excluded(const stw_section *s) { stw_section_alternatives(s, true); }
 static void put_passed_over(const stw_section *s) { stw_section_alternatives(s, false); }
 static void put_warnings(const stw_section *s) { stw_section_remarks(s, false); }
-static void put_notes(const stw_section *s) { stw_section_remarks(s, true); }
+static void put_of_time(const stw_section *s, bool advice) {
+    for (uint32_t i = 0; i < s->remarks->n; i++)
+        if (s->remarks->items[i].of_time && s->remarks->items[i].advice == advice)
+            stw_doc_line(s->out, s->format, "%s", s->remarks->items[i].text);
+}
+static void put_notes(const stw_section *s) { put_of_time(s, false); }
+static void put_advice(const stw_section *s) { put_of_time(s, true); }
+/* Seconds of a plan that does not fit are those of no run. */
+static void put_iteration(const stw_section *s) {
+    if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_iteration(s);
+}
+static void put_spent(const stw_section *s) {
+    if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_spent(s);
+}
+static void put_bottleneck(const stw_section *s) {
+    if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_bottleneck(s);
+}
+static void put_threads(const stw_section *s) {
+    if (s->plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_threads(s);
+}
+static void put_phases(const stw_section *s) {
+    stw_section_phases(s);
+    stw_section_unexecuted(s);
+}
 
 /* ---- the summary ---- */
 
+/* Parts follow each other from what is asked first to what explains it. A report has a heading
+ * above the parts of one group, a summary has none. */
+typedef enum group { ANSWER, BINDS, CHANGE, PLACEMENT, ASSUMED, N_GROUPS } group;
+static const char *const headings[N_GROUPS] = {NULL, "What binds", "What to change",
+                                               "Where everything is", "What is assumed"};
+
 typedef struct part {
+    group of;
     unsigned rank; /* 0: always there; the highest goes first */
     void (*put)(const stw_section *s);
 } part;
 
 static const part parts[] = {
-    {0, stw_section_headline},
-    {0, stw_section_uses},
-    {0, put_over},
-    {2, stw_section_risks},
-    {0, put_fixes},
-    {3, put_warnings},
-    {0, stw_section_costs},
-    {1, stw_section_bottleneck},
-    {1, put_layout},
-    {2, put_state},
-
-    {4, put_activations},
-    {3, stw_section_turned},
-    {3, stw_section_role_lines},
-    {7, stw_section_load_method},
-    {5, put_notes},
-    {6, stw_section_turns},
-    {6, put_excluded},
-    {8, put_passed_over},
+    {ANSWER, 0, stw_section_answer},
+    {ANSWER, 0, put_phases},
+    {ANSWER, 0, stw_section_bars},
+    {ANSWER, 1, stw_section_streamed},
+    {ANSWER, 1, stw_section_risks},
+    {ANSWER, 0, put_iteration},
+    {ANSWER, 2, put_spent},
+    {ANSWER, 1, put_warnings},
+    {ANSWER, 0, stw_section_pictures},
+    {BINDS, 9, stw_section_excesses},
+    {BINDS, 5, stw_section_contents},
+    {BINDS, 3, put_bottleneck},
+    {BINDS, 2, put_threads},
+    {CHANGE, 0, put_fixes},
+    {CHANGE, 4, put_advice},
+    {CHANGE, 6, stw_section_turns},
+    {CHANGE, 3, stw_section_turned},
+    {CHANGE, 6, put_excluded},
+    {CHANGE, 7, put_best_price},
+    {CHANGE, 10, put_no_change},
+    {PLACEMENT, 1, put_layout},
+    {PLACEMENT, 2, put_state},
+    {PLACEMENT, 5, put_activations},
+    {PLACEMENT, 3, stw_section_role_lines},
+    {PLACEMENT, 8, stw_section_load_method},
+    {ASSUMED, 6, put_notes},
+    {ASSUMED, 9, put_passed_over},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
@@ -280,26 +348,18 @@ static stw_status begin(const stw_plan *plan, stw_plan_facts *facts, stw_remarks
                         stw_section *section, stw_text *out, stw_error *err) {
     stw_plan_facts_get(plan, facts);
     stw_plan_remarks_get(plan, facts, remarks);
-    *section = (stw_section){plan, facts, remarks, STW_FORMAT_TERMINAL, stw_pool_new(), out};
+    *section = (stw_section){plan,           facts, remarks,      STW_FORMAT_TERMINAL,
+                             stw_pool_new(), out,   .brief = true};
     if (section->pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     if (remarks->failed) out->failed = true;
     return STW_STATUS_OK;
 }
 
-static void put_parts(stw_section *section, size_t most) {
-    stw_text texts[N_PARTS] = {STW_TEXT_INIT}, *out = section->out;
-    for (unsigned i = 0; i < N_PARTS; i++) {
-        section->out = &texts[i];
-        parts[i].put(section);
-    }
-    shorten(texts, most);
-    for (unsigned i = 0; i < N_PARTS; i++) {
-        if (texts[i].failed) out->failed = true;
-        if (texts[i].length > 0) stw_text_append(out, texts[i].data, texts[i].length);
-        stw_text_free(&texts[i]);
-    }
-    section->out = out;
+static void append(stw_text *out, stw_text *text) {
+    if (text->failed) out->failed = true;
+    if (text->length > 0) stw_text_append(out, text->data, text->length);
+    stw_text_free(text);
 }
 
 stw_status stw_report_plan_summary(const stw_plan *plan, uint32_t lines, stw_text *out,
@@ -307,11 +367,33 @@ stw_status stw_report_plan_summary(const stw_plan *plan, uint32_t lines, stw_tex
     stw_plan_facts facts;
     stw_remarks remarks;
     stw_section section;
+    stw_text texts[N_PARTS] = {STW_TEXT_INIT};
     stw_status status = begin(plan, &facts, &remarks, &section, out, err);
     if (status != STW_STATUS_OK) return status;
-    put_parts(&section, lines);
+    for (unsigned i = 0; i < N_PARTS; i++) {
+        section.out = &texts[i];
+        if (parts[i].put != put_no_change) parts[i].put(&section);
+    }
+    shorten(texts, lines);
+    for (unsigned i = 0; i < N_PARTS; i++) append(out, &texts[i]);
     stw_pool_free(section.pool);
     return stw_text_status(out, err);
+}
+
+void stw_section_summary(const stw_section *section, bool placement) {
+    stw_section s = *section;
+    for (unsigned g = 0; g < N_GROUPS; g++) {
+        stw_text text = STW_TEXT_INIT;
+        if (g == PLACEMENT && !placement) continue;
+        s.out = &text;
+        for (unsigned i = 0; i < N_PARTS; i++)
+            if (parts[i].of == g) parts[i].put(&s);
+        const bool gap = text.length > 1 && strcmp(text.data + text.length - 2, "\n\n") == 0;
+        if (gap && section->format == STW_FORMAT_TERMINAL) text.length--; /* a heading makes one */
+        if (text.length > 0 && headings[g] != NULL)
+            stw_doc_heading(section->out, section->format, headings[g]);
+        append(section->out, &text);
+    }
 }
 
 stw_status stw_report_plan_verdict(const stw_plan *plan, stw_text *out, stw_error *err) {
@@ -320,99 +402,11 @@ stw_status stw_report_plan_verdict(const stw_plan *plan, stw_text *out, stw_erro
     stw_section section;
     stw_status status = begin(plan, &facts, &remarks, &section, out, err);
     if (status != STW_STATUS_OK) return status;
-    stw_section_headline(&section);
-    stw_section_uses(&section);
-    put_over(&section);
+    stw_section_answer(&section);
+    stw_section_bars(&section);
+    stw_section_streamed(&section);
     stw_section_risks(&section);
     if (plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_iteration(&section);
-    stw_pool_free(section.pool);
-    return stw_text_status(out, err);
-}
-
-/* Seconds and peaks of every phase. */
-static void put_phases(const stw_section *s) {
-    static const char *const heads[] = {"phase",     ">seconds",   ">times",
-                                        ">GPU peak", ">host peak", "bottleneck"};
-    const bool timed = s->plan->verdict != STW_VERDICT_DOES_NOT_FIT;
-    stw_table t;
-    stw_table_begin(&t, s->pool, heads, 6);
-    for (unsigned p = 0; p < STW_N_PHASES; p++) {
-        const stw_phase_facts *f = &s->facts->phases[p];
-        const uint64_t passes = stw_plan_passes(s->plan, (stw_phase)p);
-        const bool known = timed && isfinite(f->time_s);
-        if (!f->present) continue;
-        stw_table_cell(&t, "%s", stw_phase_name((stw_phase)p));
-        stw_table_cell(&t, "%s", known ? stw_word_seconds(f->time_s).text : "");
-        stw_table_cell(&t, "%s", passes > 0 ? stw_word_count(passes).text : "");
-        stw_table_cell(&t, "%s", stw_word_gib(f->gpu_bytes).text);
-        stw_table_cell(&t, "%s", stw_word_gib(f->host_bytes).text);
-        stw_table_cell(&t, "%s", known && f->is_bound ? stw_resource_words(f->binds) : "");
-    }
-    stw_text_printf(s->out, "\n");
-    stw_table_write(&t, s->format, s->out);
-    for (unsigned p = 0; p < STW_N_PHASES; p++)
-        if (s->facts->phases[p].present && stw_plan_is_unexecuted(s->plan, (stw_phase)p))
-            stw_doc_line(s->out, s->format, "%s is planned, not executed by this build.",
-                         stw_phase_name((stw_phase)p));
-}
-
-stw_status stw_report_simulation(const stw_plan *plan, uint32_t lines, stw_text *out,
-                                 stw_error *err) {
-    stw_plan_facts facts;
-    stw_remarks remarks;
-    stw_section section;
-    stw_text phases = STW_TEXT_INIT;
-    stw_status status = begin(plan, &facts, &remarks, &section, out, err);
-    if (status != STW_STATUS_OK) return status;
-    section.out = &phases;
-    put_phases(&section);
-    const size_t taken = lines_of(&phases);
-    section.out = out;
-    put_parts(&section, lines > taken ? lines - taken : 0);
-    if (phases.failed) out->failed = true;
-    if (phases.length > 0) stw_text_append(out, phases.data, phases.length);
-    stw_text_free(&phases);
-    stw_pool_free(section.pool);
-    return stw_text_status(out, err);
-}
-
-/* One line of times: "load 12.1 s, forward_backward 1.20 s, ..." */
-static void put_times(const stw_section *s) {
-    stw_text line = STW_TEXT_INIT;
-    if (s->plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;
-    for (unsigned p = 0; p < STW_N_PHASES; p++) {
-        const stw_phase_facts *f = &s->facts->phases[p];
-        if (!f->present || !isfinite(f->time_s)) continue;
-        stw_text_printf(&line, "%s%s %s",
-                        line.length > 0 ? ", " : "Phase times: ", stw_phase_name((stw_phase)p),
-                        stw_word_seconds(f->time_s).text);
-        if (stw_plan_is_unexecuted(s->plan, (stw_phase)p))
-            stw_text_printf(&line, " (planned, not executed)");
-    }
-    if (line.length > 0) stw_text_printf(&line, ".");
-    put_text(s, &line);
-}
-
-stw_status stw_report_plan_details(const stw_plan *plan, stw_text *out, stw_error *err) {
-    stw_plan_facts facts;
-    stw_remarks remarks;
-    stw_section section;
-    stw_status status = begin(plan, &facts, &remarks, &section, out, err);
-    if (status != STW_STATUS_OK) return status;
-    stw_section_verdict(&section);
-    put_times(&section);
-    stw_section_solver(&section);
-    stw_section_layouts(&section);
-    stw_section_roles(&section);
-    stw_doc_heading(out, section.format, "State placement");
-    stw_section_decisions(&section);
-    if (plan->decisions.n_blocks > 0) {
-        stw_doc_heading(out, section.format, "Activations");
-        stw_section_activations(&section);
-    }
-    stw_text_printf(out, "\n");
-    stw_section_ring(&section);
-    stw_section_infeasible(&section);
     stw_pool_free(section.pool);
     return stw_text_status(out, err);
 }

@@ -17,6 +17,13 @@ static void add(stw_remarks *out, bool of_time, const char *format, ...) {
     vsnprintf(remark->text, sizeof remark->text, format, args);
     va_end(args);
     remark->of_time = of_time;
+    remark->advice = false;
+}
+
+static void add_advice(stw_remarks *out, const char *text) {
+    const uint32_t n = out->n;
+    add(out, true, "%s", text);
+    if (out->n > n) out->items[n].advice = true;
 }
 
 static void add_assumed(const stw_plan *plan, stw_remarks *out) {
@@ -58,11 +65,13 @@ static void add_cpu_advice(const stw_plan *plan, const stw_plan_facts *f, stw_re
         !(step->busy_s >= NOTABLE * iteration_s))
         return;
     engine->cpu_advice(plan->job, advice, sizeof advice);
-    if (advice[0] != '\0')
-        add(out, true,
-            "The CPU is busy for %s of the optimizer step's %s, in an iteration of %s: %s",
-            stw_word_seconds(step->busy_s).text, stw_word_seconds(step->time_s).text,
-            stw_word_seconds(iteration_s).text, advice);
+    if (advice[0] == '\0') return;
+    char text[640];
+    snprintf(text, sizeof text,
+             "The CPU is busy for %s of the optimizer step's %s, in an iteration of %s: %s",
+             stw_word_seconds(step->busy_s).text, stw_word_seconds(step->time_s).text,
+             stw_word_seconds(iteration_s).text, advice);
+    add_advice(out, text);
 }
 
 /* Giving memory back waits for all that the GPU does (cudaFree, cuMemUnmap); taking it again costs
@@ -72,11 +81,14 @@ static void add_retries(const stw_plan *plan, stw_remarks *out) {
     for (uint32_t k = 0; plan->replayed != NULL && k < plan->job->n_kinds; k++)
         if (plan->replayed[k].last_retries > most) most = plan->replayed[k].last_retries;
     if (most == 0) return;
-    add(out, true,
+    char text[640];
+    snprintf(
+        text, sizeof text,
         "In each iteration torch's allocator finds the GPU full %llu time%s and gives its free "
-        "memory back to the driver, which the seconds here leave out (a measured run was slower "
-        "by a third). A smaller batch.micro_batch or more recomputation avoids it.",
+        "memory back to the driver, which the seconds here leave out (a measured run was "
+        "slower by a third). A smaller batch.micro_batch or more recomputation avoids it.",
         (unsigned long long)most, most == 1 ? "" : "s");
+    add_advice(out, text);
 }
 
 /* Where what long runs reach of the GPU's rate is too much. */

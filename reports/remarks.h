@@ -11,6 +11,7 @@ enum { STW_MAX_REMARKS = 9 };
 
 typedef struct stw_remark {
     bool of_time; /* about seconds; false: about memory, or about all */
+    bool advice;  /* of these: what to change */
     char text[960];
 } stw_remark;
 

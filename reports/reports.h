@@ -56,20 +56,19 @@ STW_MUST_USE stw_status stw_report_model_names(const char *const *names, size_t 
                                                stw_text *out, stw_error *err);
 STW_MUST_USE stw_status stw_report_cluster_names(const stw_listed_cluster *clusters, size_t n,
                                                  bool picked, stw_text *out, stw_error *err);
-/** The short summary of a plan that `stowage plan` prints: what fits, what binds, what it costs,
- * what to change. @param lines above which the less important ones are left out */
+/** The summary of a plan that `stowage plan` and `simulate` print: verdict, peaks of every phase,
+ * bars, what it costs, what binds, what to change, where everything is.
+ * @param lines above which the less important parts are left out */
 STW_MUST_USE stw_status stw_report_plan_summary(const stw_plan *plan, uint32_t lines, stw_text *out,
                                                 stw_error *err);
-/** Of it the verdict alone: headline, peaks beside their limits, what is over them or at risk,
- * seconds of an iteration. */
+/** Of it the verdict, the bars, what is at risk, and the seconds of an iteration. */
 STW_MUST_USE stw_status stw_report_plan_verdict(const stw_plan *plan, stw_text *out,
                                                 stw_error *err);
-/** The summary with a table of phases, which `stowage simulate` prints. */
-STW_MUST_USE stw_status stw_report_simulation(const stw_plan *plan, uint32_t lines, stw_text *out,
+/** The whole summary for a terminal, with headings: the report without its long tables.
+ * @param run, comparison: what was measured outside tolerance is added; both may be NULL */
+STW_MUST_USE stw_status stw_report_plan_short(const stw_plan *plan, const stw_run_result *run,
+                                              const stw_comparison *comparison, stw_text *out,
                                               stw_error *err);
-/** The same with all that was decided, as -v prints it. */
-STW_MUST_USE stw_status stw_report_plan_details(const stw_plan *plan, stw_text *out,
-                                                stw_error *err);
 /** Capacity report of a plan: verdict, state placement, peak memory by phase and component, limits,
  * phase times, bottlenecks, value of more resources, changes that make it fit. `run` and
  * `comparison` add measured values; both may be NULL. */
@@ -82,6 +81,11 @@ STW_MUST_USE stw_status stw_report_plan(const stw_plan *plan, const stw_run_resu
 STW_MUST_USE stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
                                             const stw_comparison *comparison, const char *name,
                                             bool heads, stw_text *out, stw_error *err);
+/** Several plans beside each other, for the terminal and Markdown: how many fit, the cheapest of
+ * each model, one row for each. @param names [n] of their files */
+STW_MUST_USE stw_status stw_report_plans(const stw_plan *const *plans, const char *const *names,
+                                         size_t n, stw_format format, stw_text *out,
+                                         stw_error *err);
 /** Gauges of some plans as OpenMetrics 1.0 text: bytes, seconds, counts and shares by section,
  * phase and component, with the names of the CSV, and verdicts.
  * @param names of the plans, in the label `plan` */
@@ -173,6 +177,11 @@ typedef struct stw_page_item {
     const stw_size_answer *sizes;
     uint32_t n_sizes;
 } stw_page_item;
+/** The Markdown report of a plan, with links to the pictures of reports/pictures.h.
+ * @param pictures how these links begin, as in a URL: "report" for report-memory.svg and
+ * report-tiers.svg beside it */
+STW_MUST_USE stw_status stw_report_plan_pictured(const stw_page_item *item, const char *pictures,
+                                                 stw_text *out, stw_error *err);
 /** A report as one HTML file that needs nothing else. Its data is one JSON document in it
  * (stowage.page/1), which the script reports/html/report.js draws. Equal input gives equal bytes.
  * @param command that makes the page again */

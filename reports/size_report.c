@@ -398,6 +398,7 @@ stw_status stw_report_size_summary(const stw_size_answer *answers, uint32_t n, s
     if (pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     put_heading(answers, n, STW_FORMAT_TERMINAL, out);
+    stw_size_recommend(answers, n, STW_FORMAT_TERMINAL, out);
     put_setup(answers, n, STW_FORMAT_TERMINAL, out);
     stw_table_begin(&t, pool, heads, n_heads);
     t.spare = 4;
@@ -405,16 +406,15 @@ stw_status stw_report_size_summary(const stw_size_answer *answers, uint32_t n, s
     for (uint32_t i = 0; i < shown; i++) put_short_row(&answers[i], several, prices, &t);
     stw_table_write(&t, STW_FORMAT_TERMINAL, out);
     if (n > MOST_ROWS)
-        stw_doc_line(out, STW_FORMAT_TERMINAL, "%" PRIu32 " more rows: -v.", n - MOST_ROWS);
+        stw_doc_line(out, STW_FORMAT_TERMINAL, "%" PRIu32 " more rows: --full.", n - MOST_ROWS);
     put_layouts(answers, shown, several, out);
     put_needs(answers, n, out);
     put_risks(answers, n, out);
     put_late(answers, n, STW_FORMAT_TERMINAL, out);
-    stw_size_recommend(answers, n, STW_FORMAT_TERMINAL, out);
     put_unfit(answers, n, out);
     bool timed = false;
     for (uint32_t i = 0; i < shown; i++) timed = timed || has_cheapest(&answers[i]);
-    stw_doc_line(out, STW_FORMAT_TERMINAL, "%sMore: -v, or -o FILE",
+    stw_doc_line(out, STW_FORMAT_TERMINAL, "%sMore: --full, or -o FILE",
                  timed
                      ? "Free: share of GPU memory. Cheapest: fewest GPU-hours for 10^9 tokens, up "
                        "to 16 nodes or 4 times the smallest. "

@@ -3,23 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "reports/book.h"
 #include "reports/facts.h"
 #include "reports/table.h"
 #include "reports/verdict.h"
 
 /* Rows that a screen has room for. */
-enum { MOST_ROWS = 14 };
-
-/* "GPU compute, forward_backward" of "gpu_compute in forward_backward" */
-void stw_bound_words(const char *binds, char *out, size_t out_size) {
-    const char *in = binds != NULL ? strstr(binds, " in ") : NULL;
-    char name[64], words[96];
-    out[0] = '\0';
-    if (in == NULL) return;
-    snprintf(name, sizeof name, "%.*s", (int)(in - binds), binds);
-    stw_resource_name_words(name, words, sizeof words);
-    snprintf(out, out_size, "%s in %s", words, in + 4);
-}
+enum { MOST_ROWS = 14, LEAST_ROWS = 2, BOOK_LINES = 7 };
 
 static void put_number(stw_table *t, double value) {
     if (isfinite(value))
@@ -152,7 +142,8 @@ static void put_reason(const stw_sweep *sweep, stw_sweep_verdict verdict, const 
 }
 
 /* The front, and the first of the other rows. */
-static void put_short(const stw_sweep *sweep, uint32_t front, stw_pool *pool, stw_text *out) {
+static void put_short(const stw_sweep *sweep, uint32_t front, uint32_t most, stw_pool *pool,
+                      stw_text *out) {
     static const char *const figures[] = {"verdict",   ">GPUs",    ">GPU peak",
                                           ">tokens/s", ">per GPU", "binds"};
     const char *heads[STW_SWEEP_MOST_AXES + 6];
@@ -165,8 +156,8 @@ static void put_short(const stw_sweep *sweep, uint32_t front, stw_pool *pool, st
     stw_text_printf(out, "\n");
     stw_table_begin(&t, pool, heads, n);
     t.spare = 2;
-    uint32_t others = front < MOST_ROWS ? MOST_ROWS - front : 0;
-    for (uint32_t i = 0; i < sweep->n_points && rows < MOST_ROWS; i++) {
+    uint32_t others = front < most ? most - front : 0;
+    for (uint32_t i = 0; i < sweep->n_points && rows < most; i++) {
         if (!sweep->rows[i].front && others == 0) continue;
         if (!sweep->rows[i].front) others--;
         put_short_row(sweep, i, &t);
@@ -177,11 +168,10 @@ static void put_short(const stw_sweep *sweep, uint32_t front, stw_pool *pool, st
         stw_doc_line(out, STW_FORMAT_TERMINAL,
                      "*: no other row has as few GPUs and as many tokens per second and GPU.");
     if (sweep->n_points > rows)
-        stw_doc_line(out, STW_FORMAT_TERMINAL,
-                     "%u more rows: -v, or -o FILE and stowage report FILE",
+        stw_doc_line(out, STW_FORMAT_TERMINAL, "%u more rows: --full, or -o FILE.html",
                      sweep->n_points - rows);
     else
-        stw_doc_line(out, STW_FORMAT_TERMINAL, "More: -v, or -o FILE and stowage report FILE");
+        stw_doc_line(out, STW_FORMAT_TERMINAL, "More: --full, or -o FILE.html");
 }
 
 static void put_counts(const stw_sweep *sweep, stw_format format, stw_text *out) {
@@ -229,11 +219,14 @@ stw_status stw_report_sweep(const stw_sweep *sweep, bool all_rows, stw_format fo
         return stw_text_status(out, err);
     }
     stw_doc_title(out, format, "Sweep: %s on %s", sweep->arguments.model, sweep->arguments.cluster);
+    const uint32_t booked = stw_book_put(sweep, format, pool, out);
     put_counts(sweep, format, out);
     for (uint32_t i = 0; i < sweep->n_points; i++) front += sweep->rows[i].front;
     put_tokens(sweep, format, out);
     if (!all_rows && format == STW_FORMAT_TERMINAL) {
-        put_short(sweep, front, pool, out);
+        const uint32_t taken = booked > 0 ? booked + BOOK_LINES : 0;
+        put_short(sweep, front, taken < MOST_ROWS - LEAST_ROWS ? MOST_ROWS - taken : LEAST_ROWS,
+                  pool, out);
         stw_pool_free(pool);
         return stw_text_status(out, err);
     }

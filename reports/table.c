@@ -8,6 +8,10 @@
 
 #include "core/printable.h"
 #include "reports/blocks.h"
+#include "reports/quote.h"
+
+/* Bytes of a word in a table that is as wide as it likes. */
+enum { LONGEST_WORD = 120 };
 
 void stw_table_begin(stw_table *table, stw_pool *pool, const char *const *heads,
                      uint32_t n_columns) {
@@ -271,10 +275,7 @@ static void write_terminal(const stw_table *t, stw_text *out) {
 
 static void put_markdown_cell(stw_text *out, const char *cell) {
     put(out, " ");
-    for (; *cell != '\0'; cell++) {
-        if (*cell == '|') put(out, "\\");
-        stw_text_append(out, *cell == '\n' ? " " : cell, 1);
-    }
+    stw_text_append_shown(out, STW_FORMAT_MARKDOWN, cell, LONGEST_WORD);
     put(out, " |");
 }
 
@@ -299,21 +300,24 @@ static void write_markdown(const stw_table *t, stw_text *out) {
     }
 }
 
+/* Would a spreadsheet compute it? A figure is what it is. */
+static bool is_formula(const char *cell) {
+    const bool sign = *cell == '-' || *cell == '+';
+    if (sign) return cell[1] != '\0' && !isdigit((unsigned char)cell[1]);
+    return *cell == '=' || *cell == '@';
+}
+
+/* Printable text has no line breaks: only commas and quotation marks need quotes. */
 static void put_csv_cell(stw_text *out, const char *cell) {
-    if (strpbrk(cell, ",\"") == NULL) {
-        stw_text_append_printable(out, cell);
-        return;
-    }
-    stw_text line = STW_TEXT_INIT;
-    stw_text_append_printable(&line, cell);
-    put(out, "\"");
-    for (const char *at = line.data; at != NULL && *at != '\0'; at++) {
-        if (*at == '"') put(out, "\"");
-        stw_text_append(out, at, 1);
-    }
-    put(out, "\"");
-    if (line.failed) out->failed = true;
-    stw_text_free(&line);
+    stw_text text = STW_TEXT_INIT;
+    if (is_formula(cell)) put(&text, "'");
+    stw_text_append_printable(&text, cell);
+    if (text.failed) out->failed = true;
+    if (text.length > 0 && strpbrk(text.data, ",\"") != NULL)
+        stw_csv_quote(text.data, out);
+    else if (text.length > 0)
+        stw_text_append(out, text.data, text.length);
+    stw_text_free(&text);
 }
 
 void stw_csv_row(stw_text *out, const char *const *cells, uint32_t n_cells) {
@@ -357,10 +361,34 @@ static void write_block(const stw_table *t, stw_text *out) {
     put(out, "]],\n");
 }
 
+/* A name of 10,000 characters would be a column as wide: words that take more than half of the
+ * terminal are shortened. */
+static bool shorten(stw_table *t) {
+    const size_t half = terminal_columns / 2,
+                 most = half > 0 && half < LONGEST_WORD ? half : LONGEST_WORD;
+    const char **cells = stw_pool_array(t->pool, t->n_cells, sizeof *cells);
+    stw_text shown = STW_TEXT_INIT;
+    for (size_t i = 0; cells != NULL && i < t->n_cells; i++) {
+        cells[i] = t->cells[i];
+        if (strlen(cells[i]) <= most) continue;
+        shown.length = 0;
+        stw_text_append_shown(&shown, STW_FORMAT_TERMINAL, t->cells[i], most);
+        cells[i] = shown.failed ? NULL : stw_pool_string(t->pool, shown.data);
+        if (cells[i] == NULL) cells = NULL;
+    }
+    stw_text_free(&shown);
+    if (cells != NULL) t->cells = cells;
+    return cells != NULL || t->n_cells == 0;
+}
+
 void stw_table_write(const stw_table *table, stw_format format, stw_text *out) {
     stw_table t = *table;
     t.widths = stw_pool_array(t.pool, t.n_columns, sizeof *t.widths);
     if (t.failed || t.widths == NULL || t.n_cells % t.n_columns != 0) {
+        out->failed = true;
+        return;
+    }
+    if (format == STW_FORMAT_TERMINAL && !shorten(&t)) {
         out->failed = true;
         return;
     }

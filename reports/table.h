@@ -45,6 +45,9 @@ size_t stw_line_length(const char *text, size_t width);
 /** Display width: UTF-8 continuation bytes do not count. */
 size_t stw_text_width(const char *text);
 
+/** Append text for people: words of more than `most` bytes are shortened with "...", and in
+ * Markdown markup is escaped. */
+void stw_text_append_shown(stw_text *out, stw_format format, const char *text, size_t most);
 /** Markdown: end a paragraph, list or table with an empty line, if it is not ended. */
 void stw_doc_gap(stw_text *out, stw_format format);
 void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ...) STW_PRINTF(3, 4);

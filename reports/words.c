@@ -10,6 +10,9 @@
 #include "reports/blocks.h"
 #include "reports/table.h"
 
+/* Longer words of sentences are shortened: paths are not, names of 10,000 characters are. */
+enum { LONGEST_WORD = 160 };
+
 /* vprintf onto a text, as one line. @param kind of a block */
 static void put_args(stw_text *out, stw_format as, const char *kind, const char *format,
                      va_list args) {
@@ -21,13 +24,13 @@ static void put_args(stw_text *out, stw_format as, const char *kind, const char 
     }
     /* cut the line; only very long names get here */
     if ((size_t)length >= sizeof small) memcpy(small + sizeof small - 4, "...", 4);
-    if (as != STW_FORMAT_BLOCKS) {
-        stw_text_append_printable(out, small);
-        return;
-    }
     stw_text line = STW_TEXT_INIT;
     stw_text_append_printable(&line, small);
-    stw_block_put(out, kind, line.data != NULL ? line.data : "");
+    const char *text = line.data != NULL ? line.data : "";
+    if (as == STW_FORMAT_BLOCKS)
+        stw_block_put(out, kind, text);
+    else
+        stw_text_append_shown(out, as, text, LONGEST_WORD);
     if (line.failed) out->failed = true;
     stw_text_free(&line);
 }
@@ -71,10 +74,12 @@ static const char *end_of(stw_format format) {
 
 void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ...) {
     va_list args;
+    const size_t start = out->length;
     if (format == STW_FORMAT_MARKDOWN) stw_text_printf(out, "# ");
     va_start(args, format_text);
     put_args(out, format, "title", format_text, args);
     va_end(args);
+    wrap_since(out, start, format, 2);
     stw_text_printf(out, "%s", end_of(format));
 }
 

@@ -62,10 +62,8 @@ done
 page models-and-clusters "$@"
 
 # ---- Qwen3-32B RL, 1 to 16 nodes, 4k to 64k tokens: what should I book? ----
-"$stowage" sweep --model Qwen3-32B --cluster h100-80g-x8 --run models/examples/rl-qwen3-8b-hybrid.yaml --set roles.0.max_model_len=40k \
-    --set roles.0.parallel.tp=8 --set allocator.expandable_segments=true --set loss.fused=true --set batch.tokens_per_step=8388608 \
-    --set batch.grad_accumulation=auto --set node.price_per_gpu_hour=2.99 --vary nodes=1:16 --vary batch.seq_len=4096:65536 -q \
-    -o $out/what-to-book.html
+"$stowage" sweep --model Qwen3-32B --cluster h100-80g-x8 --run models/examples/rl-qwen3-32b.yaml --set node.price_per_gpu_hour=2.99 \
+    --vary nodes=1:16 --vary batch.seq_len=4k:64k --vary parallel.cp=1,2 -q -o $out/what-to-book.html
 
 # ---- a run on two H200, beside its plan with what a run of another model taught (bench/results/2026-11-23-learn) ----
 runs=bench/results/2026-11-23-learn

@@ -68,8 +68,9 @@ function download(name, text, type) {
     link.remove();
     setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
+const csv_text = c => /^[=@]|^[-+][^0-9]/.test(c) ? "'" + c : c; /* what a spreadsheet would compute */
 const csv_cell = c => /[",\n]/.test(c) ? '"' + c.replace(/"/g, '""') + '"' : c;
-const to_csv = rows => rows.map(r => r.map(c => csv_cell(String(c))).join(",")).join("\n") + "\n";
+const to_csv = rows => rows.map(r => r.map(c => csv_cell(csv_text(String(c)))).join(",")).join("\n") + "\n";
 const csv_button = (name, text) => el("button", { type: "button", class: "csv", "aria-label": "Download CSV: " + name,
     onclick: () => download(name.replace(/[^A-Za-z0-9]+/g, "-").slice(0, 80) + ".csv", text(), "text/csv") }, "Download CSV");
 

@@ -86,7 +86,7 @@ function layers(f, plan) {
         el("ul", { class: "key" }, Object.keys(counts).map(act => el("li", null, el("i", { class: act }), `${counts[act]} ${how[act] || act}`))))];
 }
 function placement(f, plan) {
-    const all = f.state.reduce((sum, s) => sum + s.parameters, 0) || 1, tier = { gpu: "GPU", host: "host", nvme: "NVMe", parked: "parked on the host but while used" };
+    const all = f.state.reduce((sum, s) => sum + s.parameters, 0) || 1, tier = { gpu: "GPU", host: "host", nvme: "NVMe", parked: "parked on the host between uses" };
     const row = part => [el("div", null, { params: "parameters", grads: "gradients", moments: "moments, master" }[part]),
         el("div", { class: "tiers", role: "img", "aria-label": f.state.map(s => `${percent(s.parameters / all)} ${tier[s[part]]}, ${s.update}`).join("; ") },
             f.state.map(s => el("span", { class: "t-" + s[part], style: `flex:${Math.max(s.parameters, all / 200)} 1 0` , title: `${percent(s.parameters / all)}: ${tier[s[part]]}, update ${s.update}` }, `${tier[s[part]]}${f.state.length > 1 ? " " + percent(s.parameters / all) : ""} \u00b7 ${s.update}`)))];
@@ -230,21 +230,15 @@ function sweep_body(item) {
     const cheapest = [...fits].sort((a, b) => cost(a) - cost(b) || a.gpus - b.gpus)[0], smallest = [...fits].sort((a, b) => a.gpus - b.gpus || cost(a) - cost(b))[0];
     const n = doc.rows.filter(r => r.verdict === "fits").length, risky = doc.rows.filter(r => r.verdict === "at_risk").length;
     const money = r => `${number(r.gpu_hours_per_1e9_tokens)} GPU-hours${known(r.usd_per_1e9_tokens) ? ` (${number(r.usd_per_1e9_tokens)} USD)` : ""} per 10\u2079 tokens`;
-    const nodes = doc.vary.find(a => a.key === "nodes"), need = [];
-    const long = doc.vary.filter(a => a !== nodes && a.values.length > 1).sort((a, b) => b.values.length - a.values.length)[0];
-    if (nodes && long) for (const v of long.values) {
-        const of = doc.rows.filter(r => r.settings[long.key] === v), ok = of.filter(r => r.verdict === "fits"), few = [...ok].sort((a, b) => a.gpus - b.gpus || cost(a) - cost(b))[0], cheap = [...ok].filter(r => known(cost(r))).sort((a, b) => cost(a) - cost(b) || a.gpus - b.gpus)[0];
-        const risk = of.filter(r => r.verdict === "at_risk").sort((a, b) => a.gpus - b.gpus)[0];
-        need.push([v, few ? String(few.settings.nodes) : risk ? `${risk.settings.nodes}, at risk` : "none that was tried", few ? gib(few.gpu_peak_bytes) : "", cheap ? String(cheap.settings.nodes) : "", cheap ? seconds(cheap.iteration_s) : "", cheap ? number(cheap.tokens_per_s_per_gpu) : "", cheap ? number(cheap.gpu_hours_per_1e9_tokens) : "", ...(priced ? [cheap ? number(cheap.usd_per_1e9_tokens) : ""] : [])]);
-    }
+    const parts = parts_of(item.blocks), answer = lines(parts.answer)[0], count = `${n} of ${doc.rows.length} combinations fit${risky > 0 ? `, ${risky} more are at risk` : ""}.` + (smallest ? ` The fewest GPUs are ${number(smallest.gpus)}.` : "");
     const points = fits.filter(r => r.tokens_per_s_per_gpu > 0).map(r => [r.gpus, r.tokens_per_s_per_gpu, `${settings(r)}: ${number(r.gpus)} GPUs, ${number(r.tokens_per_s_per_gpu)} tokens per second and GPU, ${money(r)}, GPU peak ${gib(r.gpu_peak_bytes)}`, r.front]);
     return [el("p", { class: "eyebrow" }, `Sweep: ${doc.arguments.model} on ${doc.arguments.cluster}`),
-        el("h1", null, `${n} of ${doc.rows.length} combinations fit${risky > 0 ? `, ${risky} more are at risk` : ""}.` + (smallest ? ` The fewest GPUs are ${number(smallest.gpus)}.` : "")),
+        el("h1", null, answer || count), answer ? el("p", null, count) : null,
         smallest ? el("div", { class: "cards" }, card("Fewest GPUs", `${number(smallest.gpus)} GPUs`, `${settings(smallest)}; ${money(smallest)}`), card("Cheapest per token", money(cheapest).replace(" per 10\u2079 tokens", ""), `per 10\u2079 tokens; ${settings(cheapest)}; ${number(cheapest.gpus)} GPUs`),
             card("On the Pareto front", String(front.length), "fewest GPUs against tokens per second and GPU")) : null,
-        need.length > 0 ? section("book", "What to book", el("figure", { class: "wide" }, table("What to book, by " + long.key, [long.key, ">fewest nodes", ">GPU peak there", ">cheapest nodes", ">iteration there", ">tokens/s per GPU", ">GPU-hours per 1e9 tokens", ...(priced ? [">USD per 1e9 tokens"] : [])], need))) : null,
+        parts.book ? section("book", "What to book", el("figure", { class: "wide" }, render(parts.book, "What to book"))) : null,
         section("map", "All combinations", heat(doc), points.length > 1 ? scatter("GPUs against speed", "GPUs", "tokens per second and GPU", points, ["Pareto front (large points, dashed line)", "other combinations that fit"], true) : null),
-        section("rows", "All figures", render(item.blocks.filter(b => b[0] !== "title"), "Sweep"), el("div", { class: "tools" }, csv_button("sweep", () => item.csv)))];
+        section("rows", "All figures", render((parts.rows || parts[""]).filter(b => b[0] !== "title"), "Sweep"), el("div", { class: "tools" }, csv_button("sweep", () => item.csv)))];
 }
 function size_body(item) {
     const doc = item.document, title = (item.blocks.find(b => b[0] === "title") || [0, "Sizes"])[1], models = doc.models || [doc];

@@ -66,3 +66,13 @@ member() { sed -n "s/^ *\"$2\": *\"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "
 
 # digests RUN.json
 digests() { grep -A 4 '"digest"' "$1" | grep -E '"(params|exp_avg|exp_avg_sq)"' | tr -d ' ,\n'; }
+
+# narrow COMMAND...: at 80 columns no line is wider, but for words that no table has (paths, long names)
+narrow() {
+    code=0
+    COLUMNS=80 "$@" >narrow.out 2>/dev/null || code=$?
+    case $code in 0 | 4 | 9) ;; *) fail "exit code $code: $*" ;; esac
+    awk 'length($0) > 80 { n = split($0, words, " "); wide = 1
+            for (i = 1; i <= n; i++) if (length(words[i]) > 40) wide = 0
+            if (wide) { print; bad = 1 } } END { exit bad || NR == 0 }' narrow.out >&2 || fail "wider than 80 columns: $*"
+}

@@ -49,13 +49,13 @@ no_slower "--set node.host.limit=697.0926GiB" --model Mixtral-8x7B --cluster a10
 # a searched layout whose first choice was simulated far above its rows
 beats loss.fused=true --model gpt-oss-120b --cluster h200-x8 --set nodes=4 --set batch.seq_len=4096 --set batch.tokens_per_step=524288 \
     --set parallel=auto --time-limit 120
-"$STOWAGE" report free.json >free.txt
+"$STOWAGE" report --full free.json >free.txt
 grep -q "spread evenly over experts" free.txt || fail "the report does not say what seconds of experts rest on"
 
 # memory that rows overstate is used: params partly on the host
 plan spare --model Qwen3-4B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=48 GiB"
-awk -v share="$(sed -n 's/.*GPU memory: peak .*(\([0-9.]*\)%).*/\1/p' spare.txt)" 'BEGIN { exit !(share > 97.5 && share <= 98) }' ||
-    fail "48 GiB: $(grep 'GPU memory' spare.txt)"
+awk -v share="$(sed -n 's/^  GPU  \[.*(\([0-9.]*\)%).*/\1/p' spare.txt)" 'BEGIN { exit !(share > 97.5 && share <= 98) }' ||
+    fail "48 GiB: $(grep 'GPU  ' spare.txt)"
 # and makes plans fit: 0.28 GiB of host memory were missing by the rows
 plan edge --model Qwen3-1.7B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=14 GiB" --set "node.host.limit=22 GiB"
 grep -q "does not fit" edge.txt && fail "22 GiB of host memory: $(head -n 4 edge.txt)"

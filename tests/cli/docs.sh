@@ -20,7 +20,12 @@ for page in "$STW_SOURCE_DIR"/docs/cases/*.md; do
     done | awk '/^stowage plan/ { n++; $0 = $0 " -q -o plan" n ".json || { s=$?; [ $s = 4 ] || [ $s = 9 ]; }" } { print }' >all.sh
     grep -q '^stowage plan' all.sh || fail "$name: no command"
     sh -eu all.sh >all.txt 2>&1 || { cat all.txt >&2; fail "$name: its commands"; }
-    for plan in plan*.json; do stowage report "$plan"; done >reports.txt 2>&1
+    for plan in plan*.json; do stowage report --full "$plan"; done >reports.txt 2>&1
+    for plan in plan*.json; do
+        narrow stowage report "$plan"
+        narrow stowage report --full "$plan"
+    done
+    narrow stowage report plan*.json
     awk '
         function figures(text, line,    t, n) { # those before " GiB", also of a list: 7.9, 162.2 GiB
             while (match(text, /[0-9][0-9.]*(, [0-9][0-9.]*)* GiB/)) {

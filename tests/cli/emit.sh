@@ -49,14 +49,14 @@ grep -q '^--num-layers 8' out.txt || fail "no settings on stdout"
 grep -q '^No changes against gpt.sh$' err.txt || fail "no notes on stderr"
 
 # the verdict goes with them: on stderr, on stdout where the settings go to a file, with -q nowhere
-grep -q '^  .* fits on 1 node' err.txt && grep -q '^  GPU memory: peak .* of 79.60 GiB' err.txt && grep -q '^  Host memory: peak' err.txt &&
+grep -q '^  .* fits on 1 node' err.txt && grep -q '^  GPU  \[.* of 79.60 GiB each' err.txt && grep -q '^  host \[.* per node' err.txt &&
     grep -q '^  Iteration time: ' err.txt || fail "no verdict: $(cat err.txt)"
 grep -q 'fits on\|GPU memory' out.txt && fail "a verdict among settings"
 full() { "$STOWAGE" plan --from megatron:gpt.sh --cluster "$CLUSTER" --set nodes=1 --set node.gpu.memory=2GiB --emit "$@"; }
 expect 4 ' does not fit on 1 node' full megatron
 rc=0
 full megatron:full.txt >out.txt 2>err.txt || rc=$?
-[ $rc = 4 ] && grep -q ' does not fit on 1 node' out.txt && grep -q 'Over the limit: GPU memory by' out.txt || fail "no verdict: $(cat out.txt)"
+[ $rc = 4 ] && grep -q ' does not fit on 1 node' out.txt && grep -q 'GPU memory is over by' out.txt || fail "no verdict: $(cat out.txt)"
 ! grep -q 'Iteration time' out.txt || fail "times of a plan that does not fit"
 full megatron:full.txt -q >out.txt 2>err.txt || true
 ! grep -q ' fit ' out.txt err.txt || fail "a verdict in spite of -q"

@@ -50,7 +50,7 @@ python3 -c 'import ast; ast.parse(open("job.py").read())' || fail "--emit fsdp2:
 # state on NVMe: planned, and said with the folder that the job names
 "$STOWAGE" plan "$@" --set update.resident=0 --set node.nvme.capacity=10GiB --set placement.moments=nvme --set placement.master=nvme \
     --emit fsdp2:nvme.py -o nvme.json >nvme.txt 2>&1 || fail "NVMe: exit code $?, $(cat nvme.txt)"
-grep -q '^  NVMe: ' nvme.txt || fail "NVMe: no bytes: $(cat nvme.txt)"
+grep -q '^  NVMe \[' nvme.txt || fail "NVMe: no bytes: $(cat nvme.txt)"
 "$STOWAGE" simulate nvme.json -v >simulate.txt || fail "NVMe: simulate: exit code $?"
 grep -q 'disk, busy' simulate.txt || fail "NVMe: the step waits for something else: $(grep -i bottleneck simulate.txt)"
 grep -q '^HOST_MEMORY = [0-9]* ' nvme.py && grep -q '^def adamw(model, nvme, ' nvme.py && grep -q 'nvme=nvme, host_memory=HOST_MEMORY' nvme.py ||

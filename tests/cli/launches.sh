@@ -97,13 +97,13 @@ for policy in True False; do
         for optimizer in True False; do
             sed "s/POLICY/$policy/;s/PARAM/$param/;s/OPTIMIZER/$optimizer/" verl.sh >offload.sh
             said "on 8 nodes with 8 x NVIDIA H200 each" plan --from verl:offload.sh --cluster h200-x8
-            grep "GPU memory: peak\|Host memory: peak" expect.out
+            grep "^  GPU  \[\|^  host \[" expect.out
         done
     done
 done >peaks.txt
 [ "$(paste - - <peaks.txt | sort -u | wc -l)" -ge 4 ] || fail "the flags change nothing: $(cat peaks.txt)"
 grep -q "kills at 90% of" expect.out || fail "no word of Ray's line: $(cat expect.out)"
-grep -q "Host memory: peak .* of 1798.20 GiB" expect.out || fail "the limit is not 90% of 1998 GiB: $(cat expect.out)"
+grep -q "^  host \[.* of 1798.20 GiB" expect.out || fail "the limit is not 90% of 1998 GiB: $(cat expect.out)"
 { planned plan --from verl:offload.sh --cluster h200-x8 --set node.host.kill_share=1 2>/dev/null; } | grep -q "of 1998.00 GiB per node" || fail "kill_share=1"
 sed 1d offload.sh >usual.sh
 { planned plan --from verl:usual.sh --cluster h200-x8 2>/dev/null; } | grep -q "kills at 95% of" || fail "Ray's default"

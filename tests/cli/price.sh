@@ -30,7 +30,7 @@ grep -q "Cost at 3.5 USD per GPU-hour" priced.txt || fail "the price of cluster.
 "$STOWAGE" sweep --model Qwen3-0.6B --cluster h100-80g-x8 --vary nodes=1,2 -o free-sweep.json -q
 "$STOWAGE" report free-sweep.json | grep -q USD && fail "a sweep has costs without a price"
 "$STOWAGE" sweep --model Qwen3-0.6B --cluster h100-80g-x8 --vary node.price_per_gpu_hour=2,4 -o sweep.json -q
-"$STOWAGE" report sweep.json | grep -q "USD per 1e9 tokens" || fail "a sweep has no costs"
+"$STOWAGE" report --full sweep.json | grep -q "USD per 1e9 tokens" || fail "a sweep has no costs"
 "$STOWAGE" report sweep.json -o sweep.csv
 awk -F, 'NR == 2 { a = $NF } NR == 3 { b = $NF } END { exit !(a > 0 && b / a > 1.999 && b / a < 2.001) }' sweep.csv ||
     fail "twice the price is not twice the cost"

@@ -30,7 +30,7 @@ for name in one two; do
 done
 
 planned "$STOWAGE" plan --model Llama-3.1-70B --cluster "4 x p5.48xlarge" --set engine=fsdp2 -o nodes.json >/dev/null
-"$STOWAGE" report nodes.json >nodes.txt
+"$STOWAGE" report --full nodes.json >nodes.txt
 "$STOWAGE" report nodes.json -o nodes.md
 "$STOWAGE" report nodes.json -o nodes.csv
 grep -q "^Capacity report: Llama-3.1-70B on 4 x p5.48xlarge\$" nodes.txt || fail "no node count in the title"
@@ -46,7 +46,7 @@ grep -E "[0-9]e[+-]?[0-9]" slow.txt && fail "an exponent in a text"
 expect 3 "update.resident: found 1e-09, expected 0 or at least" plan --set update.resident=1e-9
 least=$(sed -n 's/.*at least \([0-9.e-]*\): .*/\1/p' expect.out)
 expect 0 "fits" plan --set update.resident="$least"
-seconds() { "$STOWAGE" plan --model "$@" | sed -n 's/.*forward_backward \([0-9.]*\) ms.*/\1/p' | head -1; }
+seconds() { "$STOWAGE" plan --model "$@" | sed -n 's/^  forward_backward .* \([0-9.]*\) ms .*/\1/p' | head -1; }
 none=$(seconds Qwen3-30B-A3B --cluster h200-x4 --set parallel.ep=4 --set node.nvlink=900GB/s)
 slow=$(seconds Qwen3-30B-A3B --cluster h200-x4 --set parallel.ep=4 --set node.nvlink=90GB/s)
 [ "${none%.*}" -lt "${slow%.*}" ] || fail "sending rows to experts takes no time: $none ms, $slow ms"

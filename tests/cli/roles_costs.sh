@@ -22,9 +22,9 @@ each=$(sed -n 's/.*(\([0-9,]*\) per GPU).*/\1/p' plan.txt | tr -d ,)
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 -o alone.json >alone.txt
 grep -q "^  Iteration time: " alone.txt || fail "a trainer alone has no other words"
 # the embedding has 8000 x 256 bf16 elements: 3.9 MiB
-"$STOWAGE" report plan.json >fits.txt
+"$STOWAGE" report --full plan.json >fits.txt
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set nodes=2 --run roles.yaml --set roles.0.update_bucket=2MiB -q -o small.json
-"$STOWAGE" report small.json >small.txt
+"$STOWAGE" report --full small.json >small.txt
 grep -q "embed_tokens.* has 3.91 MiB, more than update_bucket of role sampler" small.txt || fail "a tensor larger than the bucket"
 ! grep -q "more than update_bucket" fits.txt || fail "no tensor is larger than the bucket"
 share() { # SHARE FILE: plan with a rollout beside the trainer

@@ -12,7 +12,7 @@ grep -q '"phase": "weight_sync"' plan.json || fail "the plan has no weight sync"
 # its seconds are shown as those of Stowage, and with a rollout on nodes of its own as those of a plan alone, wherever they are shown
 "$STOWAGE" plan -q --model Qwen3-0.6B --cluster h200-x2 --run roles.yaml -o beside.json >plan.txt
 grep -A2 '"phase": "weight_sync"' beside.json | grep -q '"by": "stowage"' || fail "the plan file does not say that Stowage executes the weight sync"
-"$STOWAGE" report beside.json | grep -q "Weight sync (by stowage): " || fail "report: who executes the weight sync?"
+"$STOWAGE" report --full beside.json | grep -q "Weight sync (by stowage): " || fail "report: who executes the weight sync?"
 sed 's/kind: rollout/kind: rollout, with: none, nodes: 1/' roles.yaml >alone.yaml
 alone="plan --model Qwen3-0.6B --cluster h200-x2 --set nodes=2 --run alone.yaml"
 "$STOWAGE" $alone -q -o gpus.json >plan.txt

@@ -31,11 +31,11 @@ expect 2 "no state on NVMe" "$STOWAGE" run host.json --backend host --keep-state
 expect 1 "two take 79.29 MiB per node, the plan's cluster has 70.00 MiB. .*--set placement.nvme_copies=2" \
     "$STOWAGE" run small.json --backend host --nvme state --allow-tmpfs --keep-state
 # plans say how many copies they count, and what two would take
-"$STOWAGE" report nvme.json >one.txt
-grep -q "NVMe: 0.04 GiB of 16.00 GiB per node (0.2%), one copy of the state" one.txt || fail "no count of copies"
+"$STOWAGE" report --full nvme.json >one.txt
+grep -q "NVMe .* 0.04 of 16.00 GiB per node (0.2%), one copy of the state" one.txt || fail "no count of copies"
 grep -q "one copy, written in place.*placement.nvme_copies=2.*--keep-state.* 0.08 GiB per node\.$" one.txt || fail "what two copies take"
-"$STOWAGE" report small.json | grep -q "0.08 GiB per node, more than it has" || fail "two copies do not fit"
-"$STOWAGE" report twice.json | grep -q "0.08 GiB of 16.00 GiB per node (0.5%), two copies of the state" || fail "two copies"
+"$STOWAGE" report --full small.json | grep -q "0.08 GiB per node, more than it has" || fail "two copies do not fit"
+"$STOWAGE" report twice.json | grep -q " 0.08 of 16.00 GiB per node (0.5%), two copies of the state" || fail "two copies"
 run nvme.json --steps 1 --keep-state 2>&1 >/dev/null | grep -q "two copies.*placement.nvme_copies=2" || fail "run does not tell of two copies"
 [ -z "$(run twice.json --steps 1 --keep-state 2>&1 >/dev/null)" ] || fail "the plan counts two copies, and run warns"
 

@@ -67,6 +67,12 @@ for run in fsdp2-h200x4-park rl-qwen3-8b-hybrid fsdp2-lora; do
 done
 grep -l "parked on the host" ./*.txt >/dev/null || fail "no summary says what is parked"
 
+# a report has headings and all that is said; its long tables are behind --full
+n=$((n + 1))
+"$STOWAGE" report fsdp2.json >"$n.txt"
+echo "$n: report fsdp2.json" >>screens.txt
+look "$n" 45
+
 # settings of frameworks
 cp "$corpus/import/command" cmd.sh
 cp "$corpus/import/hydra" hydra.sh
@@ -95,6 +101,7 @@ screen run stowage.json --backend host --steps 2
 screen validate stowage.json run.json
 screen validate fsdp2.json "$corpus/measured/samples.csv"
 screen report run.json
+screen report fsdp2.json megatron.json
 screen record -o recorded.json -- sh -c 'sleep 1'
 [ ! -e recorded.json ] || screen report recorded.json
 screen diff stowage.json fsdp2.json
@@ -126,14 +133,16 @@ done
 
 # -v and the report have what the screen leaves out
 for engine in fsdp2 megatron; do
-    "$STOWAGE" plan -v --model tiny --cluster tiny.yaml --set engine=$engine 2>/dev/null >all.txt
-    grep -q "^State placement" all.txt || fail "-v lacks the placement"
-    "$STOWAGE" report $engine.json >report.txt
+    for all in -v --full; do
+        "$STOWAGE" plan $all --model tiny --cluster tiny.yaml --set engine=$engine 2>/dev/null >all.txt
+        grep -q "^State placement" all.txt || fail "$all lacks the placement"
+    done
+    "$STOWAGE" report --full $engine.json >report.txt
     grep -q "^Peak memory by component" report.txt || fail "the report lacks components"
-    head -n 12 report.txt | grep -q "Throughput: .*MFU" || fail "the report does not begin with what it costs"
+    head -n 20 report.txt | grep -q "Throughput: .*MFU" || fail "the report does not begin with what it costs"
 done
 grep -q "executed by fsdp2\|forward_backward *fsdp2" report.txt && fail "a plan of another engine is executed by fsdp2"
-"$STOWAGE" report stowage.json | grep "^  forward_backward  *fsdp2" && fail "a stowage plan is executed by fsdp2"
+"$STOWAGE" report --full stowage.json | grep "^  forward_backward  *fsdp2" && fail "a stowage plan is executed by fsdp2"
 # figures are readable: 2 TB of NVMe are not 1953125000 KiB
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set node.nvme.capacity=2TB -q -o two.json
 "$STOWAGE" diff stowage.json two.json -v >diff.txt

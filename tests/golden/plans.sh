@@ -13,6 +13,9 @@ plan() {
     code=0
     "$STOWAGE" plan "$@" --gap 0 --time-limit 60 -o "$name.json" >/dev/null 2>"$name.err" || code=$?
     case $code in 0 | 4 | 9) ;; *) cat "$name.err"; fail "$name: exit $code" ;; esac
+    narrow "$STOWAGE" report "$name.json"
+    narrow "$STOWAGE" report --full "$name.json"
+    narrow "$STOWAGE" simulate "$name.json"
     # objective: the proved optimum of the planner's rows; iteration: simulated; peaks: the "peak" members of gpu_bytes and host_bytes
     awk -v name="$name" -F'[:,]' '
         /^  "outcome"/ { gsub(/[ "]/, "", $2); outcome = $2 }

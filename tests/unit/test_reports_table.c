@@ -138,6 +138,11 @@ static void csv_quotes_and_keeps_columns(void) {
                                      "a,12345678,,\n"
                                      "long|name,5,,\"x, \"\"y\"\"\"\n");
     stw_text_free(&out);
+    /* what a spreadsheet would compute is text; figures stay */
+    const char *const cells[] = {"=1+1", "+A1", "-A1", "@f, g", "-0.5", "+3%", "-", "a=b"};
+    stw_csv_row(&out, cells, 8);
+    CU_ASSERT_STRING_EQUAL(out.data, "'=1+1,'+A1,'-A1,\"'@f, g\",-0.5,+3%,-,a=b\n");
+    stw_text_free(&out);
 }
 
 static void empty_and_broken_tables(void) {
