@@ -42,7 +42,8 @@ typedef struct stw_cuda_probe_gpu {
     cudaEvent_t batch[2][2]; /* of a stream, in turn; a thread that waits for one sleeps */
 } stw_cuda_probe_gpu;
 
-/** What one GPU's kernels do: gpu.hbm, gpu.update, gpu.norm, gpu.norm_bf16 and pcie.direct.
+/** What one GPU's kernels do: gpu.hbm, gpu.boxes, gpu.update, gpu.norm, gpu.norm_bf16 and
+ * pcie.direct.
  * What fails is a warning. */
 void stw_cuda_probe_work(const stw_probe *probe, stw_cuda_probe_gpu *gpu, stw_cluster *out);
 

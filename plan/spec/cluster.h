@@ -65,6 +65,7 @@ typedef struct stw_cluster {
         double update_bps;      /* AdamW with all state there, read + written; 0: hbm_bps */
         double norm_bps;        /* fp32 gradients read by the exact norm; 0: a share of hbm_bps */
         double norm_bf16_bps;   /* bf16 gradients; 0: norm_bps */
+        double boxes_bps;       /* copies of boxes, read + written; 0: a share of hbm_bps */
         double bf16_flops;      /* dense peak of the data sheet */
         double best_bf16_flops; /* of the fastest product; 0: the share of `rates` */
         char rates[16];         /* rows of rates.csv: what work reaches of the peak */
@@ -99,7 +100,9 @@ typedef struct stw_cluster {
         double pageable_bps;     /* host to device, pageable memory; 0: what one thread copies */
         double latency_s;        /* start-up cost of one copy */
     } pcie;
-    double nvlink_bps; /* per GPU, inside a node (collectives); 0 where a node has one GPU */
+    double nvlink_bps;   /* per GPU, inside a node (collectives); 0 where a node has one GPU */
+    double messages_bps; /* sent by a GPU to others of its node while as much comes; 0: a share of
+                          * nvlink_bps */
     struct {
         uint64_t capacity_bytes;    /* per node; 0: none */
         double read_bps, write_bps; /* alone, per node */

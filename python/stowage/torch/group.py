@@ -9,6 +9,7 @@ import torch
 
 from .. import _native
 from .._sync import Message
+from .tensors import on_device
 
 Value = TypeVar("Value")
 
@@ -80,8 +81,9 @@ class Group:
             ask = getattr(self._group._get_backend(device), "_comm_ptr", None)
         if ask is None:
             return 0
-        self._dist.all_reduce(torch.zeros(1, device=device), group=self._group)  # torch makes it with the first collective
-        return int(ask())
+        with on_device(device):
+            self._dist.all_reduce(torch.zeros(1, device=device), group=self._group)  # torch makes it with the first collective
+            return int(ask())
 
     def operations(self, messages: Sequence[Message], send: torch.Tensor, receive: torch.Tensor) -> List[Any]:
         """The messages of a round, between buffers, for post."""
