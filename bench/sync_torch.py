@@ -109,7 +109,7 @@ def predicted_s(model, where, tp, bucket_mib, world, cluster):
             f"update_bucket: {bucket_mib} MiB, parallel: {{tp: {tp}}}}}]")
     where = "host" if where == "host" else "gpu"
     keys = [role, f"node.gpus={world}", f"placement.params={where}", f"placement.grads={where}", "placement.moments=host",
-            "node.host.memory=16 TiB", "node.host.limit=16 TiB"]  # the sync alone is of interest, whatever else fits
+            "precision.params=bf16", "node.gpu.memory=2 TiB", "node.host.memory=16 TiB", "node.host.limit=16 TiB"]  # whatever fits beside the sync
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "config.json")
         with open(path, "w", encoding="utf-8") as file:
@@ -120,7 +120,7 @@ def predicted_s(model, where, tp, bucket_mib, world, cluster):
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             return round(json.loads(done.stdout)["time_s"]["weight_sync"], 5)
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
 

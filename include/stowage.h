@@ -757,7 +757,7 @@ typedef struct stw_begin_sync_t {
     void *pack_stream, *comm_stream, *place_stream; /* apart, so that rounds overlap */
     void *take_stream; /* the caller's: what it has queued comes before the sync */
     void *comm;        /* "cuda": ncclComm_t of the schedule's ranks, which no other operation uses
-                        * meanwhile; NULL: the caller sends messages (STOWAGE_SYNC_POST, _RECEIVE) */
+                        * meanwhile; NULL: the caller sends (STOWAGE_SYNC_POST, _RECEIVE) */
     int releases;      /* 1: buckets are taken by more than take_stream (STOWAGE_SYNC_RELEASE) */
     double timeout_s;  /* of NCCL, to connect two ranks for the first time */
 } stw_begin_sync_t;

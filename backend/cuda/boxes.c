@@ -18,7 +18,6 @@ struct stw_box_device {
     uint32_t n_bases;
     int ordinal;
     uint32_t sms;
-    bool direct; /* a base is page-locked host memory */
     cudaEvent_t events[N_EVENTS];
     uint32_t n_events;      /* made so far */
     uint64_t runs;          /* so far */
@@ -27,6 +26,8 @@ struct stw_box_device {
     stw_box_copy *slots;    /* [SLOTS][most] in GPU memory, or NULL */
     stw_box_copy *staged;   /* all copies in page-locked memory, or NULL */
     uint8_t *casts;         /* [lists.n]: stw_cuda_casts */
+    bool *direct;           /* [lists.n]: it reads or writes page-locked host memory */
+    bool *host;             /* [n_bases]: page-locked host memory */
     uint32_t most;          /* copies of a list */
     const void **bound;     /* [n_bases] as given */
     uint64_t *seen;         /* [n_bases] page-locked: as kernels see them */
@@ -58,6 +59,8 @@ static void close_device(stw_box_device *device) {
     if (device->bases != NULL) (void)cudaFree(device->bases);
     (void)cudaGetLastError();
     free(device->casts);
+    free(device->direct);
+    free(device->host);
     free(device->bound);
     free(device);
 }
@@ -141,7 +144,10 @@ static stw_status open_device(const stw_box_config *config, stw_box_device **out
     device->n_bases = config->n_bases;
     device->bound = calloc((size_t)config->n_bases + 1, sizeof *device->bound);
     device->casts = calloc((size_t)config->lists.n + 1, sizeof *device->casts);
-    if (device->bound == NULL || device->casts == NULL)
+    device->direct = calloc((size_t)config->lists.n + 1, sizeof *device->direct);
+    device->host = calloc((size_t)config->n_bases + 1, sizeof *device->host);
+    if (device->bound == NULL || device->casts == NULL || device->direct == NULL ||
+        device->host == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "boxes", "out of memory"));
     STW_TRY(choose(device, config, err));
     STW_CUDA_TRY(cudaStreamCreateWithFlags(&device->side, cudaStreamNonBlocking),
@@ -165,6 +171,7 @@ static stw_status see(stw_box_device *device, uint32_t i, const void *address, s
     stw_status status = STW_STATUS_OK;
     struct cudaPointerAttributes about;
     device->seen[i] = 0;
+    device->host[i] = false;
     if (address == NULL) goto out;
     STW_CUDA_TRY(cudaPointerGetAttributes(&about, address), "looking at the caller's memory");
     if (about.devicePointer == NULL)
@@ -176,9 +183,20 @@ static stw_status see(stw_box_device *device, uint32_t i, const void *address, s
                          "found memory of GPU %d at %p, expected memory of GPU %d", about.device,
                          address, device->ordinal));
     device->seen[i] = (uint64_t)(uintptr_t)about.devicePointer;
-    if (about.type == cudaMemoryTypeHost) device->direct = true;
+    device->host[i] = about.type == cudaMemoryTypeHost;
 out:
     return status;
+}
+
+static bool reaches_host(const stw_box_device *device, uint32_t list) {
+    for (uint32_t i = device->lists.first[list]; i < device->lists.first[list + 1]; i++) {
+        const uint32_t bases[2] = {device->lists.copies[i].from_base,
+                                   device->lists.copies[i].to_base};
+        for (int k = 0; k < 2; k++)
+            if (bases[k] >= STW_BOX_FIRST_BASE && device->host[bases[k] - STW_BOX_FIRST_BASE])
+                return true;
+    }
+    return false;
 }
 
 static stw_status bind_device(stw_box_device *device, const void *const *addresses,
@@ -189,7 +207,6 @@ static stw_status bind_device(stw_box_device *device, const void *const *address
     STW_TRY(use(device, err));
     for (int i = 0; i < SLOTS; i++)
         STW_CUDA_TRY(cudaEventSynchronize(device->events[i]), "waiting for earlier rounds");
-    device->direct = false;
     memset(device->bound, 0, bytes); /* none, if one is refused */
     for (uint32_t i = 0; i < device->n_bases; i++) STW_TRY(see(device, i, addresses[i], err));
     STW_CUDA_TRY(
@@ -197,6 +214,7 @@ static stw_status bind_device(stw_box_device *device, const void *const *address
         "copying addresses to the GPU");
     STW_CUDA_TRY(cudaStreamSynchronize(device->side), "waiting for addresses");
     memcpy(device->bound, addresses, bytes);
+    for (uint32_t l = 0; l < device->lists.n; l++) device->direct[l] = reaches_host(device, l);
 out:
     return status;
 }
@@ -215,7 +233,7 @@ static stw_status start_list(stw_box_device *device, uint32_t list, stw_cuda_box
     boxes.n = n;
     boxes.tiles = lists->tiles[list];
     boxes.casts = (stw_cuda_casts)device->casts[list];
-    boxes.direct = device->direct;
+    boxes.direct = device->direct[list];
     if (n == 0) goto out;
     STW_TRY(use(device, err));
     STW_CUDA_TRY(cudaStreamWaitEvent(launch.stream, device->events[slot], 0),
