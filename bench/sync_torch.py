@@ -103,7 +103,7 @@ def predicted_s(model, where, tp, bucket_mib, world, cluster):
               "num_key_value_heads": m["kv"], "head_dim": m["dim"], "intermediate_size": m["ffn"], "vocab_size": m["vocab"],
               "tie_word_embeddings": False, "torch_dtype": "bfloat16", "max_position_embeddings": 4096}
     if m["experts"]:
-        config.update(model_type="qwen3_moe", num_experts=m["experts"], num_experts_per_tok=8, moe_intermediate_size=m["ffn"],
+        config.update(model_type="qwen3_moe", num_experts=m["experts"], num_experts_per_tok=min(8, m["experts"]), moe_intermediate_size=m["ffn"],
                       mlp_only_layers=[], decoder_sparse_step=1)
     role = (f"roles=[{{name: rollout, kind: rollout, engine: vllm, max_model_len: 1k, max_num_seqs: 4, max_num_batched_tokens: 1024, "
             f"update_bucket: {bucket_mib} MiB, parallel: {{tp: {tp}}}}}]")

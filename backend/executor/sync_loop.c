@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "backend/boxes.h"
-#include "backend/comm/lent.h"
 #include "backend/process.h"
 
 /* The CUDA room defines it for real. */
@@ -74,7 +73,9 @@ stw_status stw_sync_loop_begin(stw_sync_loop *loop, const stw_sync_loop_options 
                                stw_error *err) {
     stw_status status = STW_STATUS_OK;
     void *const streams[] = {options->pack, options->comm, options->place};
-    loop->lent = options->lent != NULL ? stw_lent_nccl_ops() : NULL;
+    loop->lent = options->lent == NULL   ? NULL
+                 : options->with != NULL ? options->with
+                                         : stw_lent_nccl_ops();
     if (options->lent != NULL && loop->lent == NULL)
         STW_TRY(
             stw_fail(err, STW_STATUS_NOT_BUILT_IN, "NCCL", "this library was built without NCCL"));

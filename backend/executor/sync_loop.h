@@ -5,6 +5,7 @@
 #ifndef STW_BACKEND_EXECUTOR_SYNC_LOOP_H
 #define STW_BACKEND_EXECUTOR_SYNC_LOOP_H
 
+#include "backend/comm/lent.h"
 #include "backend/executor/sync.h"
 
 #define STW_SYNC_SETS 2
@@ -27,7 +28,8 @@ typedef enum stw_sync_action {
 typedef struct stw_sync_loop_options {
     stw_sync_buffers sets[STW_SYNC_SETS];
     void *pack, *comm, *place, *take;
-    void *lent; /* a communicator of NCCL that sends the messages; NULL: STW_SYNC_POST, RECEIVE */
+    void *lent; /* a communicator that sends the messages; NULL: STW_SYNC_POST, STW_SYNC_RECEIVE */
+    const stw_lent_ops *with; /* what it is one of; NULL: NCCL */
     bool releases;    /* STW_SYNC_RELEASE is asked for: buckets are taken by more than work of the
                        * take stream, by another process or by threads */
     double timeout_s; /* of NCCL, to connect two ranks */

@@ -153,8 +153,9 @@ def open_shared(handle: Mapping[str, Any], size: int, device: torch.device) -> t
     return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, int(handle["offset"]), (size,), (1,))
 
 
-def share_event(event: Any) -> str:
-    return base64.b64encode(event.ipc_handle()).decode()
+def share_events(events: Sequence[Any], device: torch.device) -> List[str]:
+    with on_device(device):  # torch makes an event on the current device when it is first used
+        return [base64.b64encode(event.ipc_handle()).decode() for event in events]
 
 
 def open_event(handle: str, device: torch.device) -> Any:
@@ -238,7 +239,7 @@ class Process(Target):
         else:
             self.channel.send(message)
             self._filled = new_events()
-            self.channel.send({"buckets": [share(b) for b in self._buckets], "filled": [share_event(e) for e in self._filled]})
+            self.channel.send({"buckets": [share(b) for b in self._buckets], "filled": share_events(self._filled, self._buckets[0].device)})
         self._taken = [open_event(handle, self._buckets[0].device) for handle in self.channel.receive().get("taken", [])]
 
     def begin(self, step: int) -> None:
@@ -368,7 +369,7 @@ class Receiver(Versioned):
                 self._channel.send({"error": f"the buckets cannot be opened: {failure}"})
             raise
         self._copies = [self._copies_of(number % 2, parts) for number, parts in enumerate(layout["rounds"])]
-        self._channel.send({"ready": True, "taken": [share_event(event) for event in self._taken]})
+        self._channel.send({"ready": True, "taken": share_events(self._taken, self._device)})
 
     def _copies_of(self, half: int, parts: Sequence[Any]) -> Tuple[List[torch.Tensor], List[torch.Tensor]]:
         """Memory that a round's parts go to, and where they lie in the bucket."""
