@@ -138,6 +138,8 @@ STW_HD uint64_t stw_box_digest_element(uint64_t i, uint32_t bits) {
 #ifndef __CUDACC__
 /* ---- devices ---- */
 
+#define STW_BOX_MARKS 16u
+
 typedef struct stw_box_device stw_box_device;
 
 typedef struct stw_box_config {
@@ -169,6 +171,16 @@ typedef struct stw_box_ops {
      * in elements. After the work of `stream`. Blocks. */
     STW_MUST_USE stw_status (*digest)(stw_box_device *device, uint32_t list, void *stream,
                                       uint64_t *out, stw_error *err);
+    /** Marks order streams, numbers 0 to STW_BOX_MARKS - 1. `mark` sets one behind the work of a
+     * stream, in place of where it was; what comes on a stream after `follow` waits for it;
+     * `passed` tells without waiting. One that was never set is passed. Host: work is done when a
+     * call returns, so all marks are passed. */
+    STW_MUST_USE stw_status (*mark)(stw_box_device *device, uint32_t number, void *stream,
+                                    stw_error *err);
+    STW_MUST_USE stw_status (*follow)(stw_box_device *device, uint32_t number, void *stream,
+                                      stw_error *err);
+    STW_MUST_USE stw_status (*passed)(stw_box_device *device, uint32_t number, bool *out,
+                                      stw_error *err);
 } stw_box_ops;
 
 extern const stw_box_ops stw_box_host_ops;

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What happens when one of several ranks is killed, stopped or asleep, or has another plan or another
-# version of the program? Prints a Markdown table: exit codes of all ranks, seconds until the others have
-# ended, and what rank 0 says. Exit code 1 where a rank hangs, or is not named.
+# version of the program, or when it is killed or stopped in the first, a middle or the last message of a weight
+# sync? Prints a Markdown table: exit codes of all ranks, seconds until the others have ended (in syncs from the
+# start of the ranks on), and what rank 0 says. Exit code 1 where a rank hangs, or is not named.
 #
 #     bench/ranks.sh [OUT_FOLDER]         RANKS="1 2 4" BACKEND=host DEADLINE=2 START_S=3
 #
@@ -50,6 +51,7 @@ if [ "$rank" = "$ODD" ]; then
     sleeping) sleep "$SLEEP_S" ;;
     other_plan) plan=$OTHER_PLAN ;;
     other_version) program=./other-run ;;
+    sync*) if [ "$BACKEND" = host ]; then export LD_PRELOAD="$PWD/odd.so"; else export STOWAGE_NCCL="$PWD/odd.so"; fi ;;
     esac
 fi
 "$program" "$plan" --backend "$BACKEND" --steps "$STEPS" --timeout "$DEADLINE" -q >"out.$rank" 2>&1 &
@@ -63,6 +65,50 @@ chmod +x other-run
 STOWAGE_MPI_PLUGIN=${STOWAGE_MPI_PLUGIN:-$(dirname "$STOWAGE_RUN")/../lib/stowage/stowage-mpi.so}
 export STOWAGE_MPI_PLUGIN
 export PLAN OTHER_PLAN SLEEP_S STEPS ODD CASE BACKEND="$backend" DEADLINE="$deadline"
+
+# In the odd rank of a sync the call AT that sends a message ends in a signal; the number of calls goes to the file COUNT.
+cat >odd.c <<'EOF2'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+static void called(void) {
+    static long calls;
+    const char *at = getenv("AT"), *count = getenv("COUNT");
+    calls++;
+    if (count != NULL && count[0] != '\0') {
+        FILE *out = fopen(count, "w");
+        fprintf(out, "%ld\n", calls);
+        fclose(out);
+    }
+    if (at != NULL && atol(at) == calls) raise(atoi(getenv("SIGNAL")));
+}
+#ifdef HOST
+#include <mpi.h>
+int MPI_Isend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+    if (tag == 2) called();
+    return PMPI_Isend(data, n, type, to, tag, comm, request);
+}
+#else /* what is not here is found in the libnccl.so.2 that this is linked with */
+int ncclSend(const void *data, size_t n, int type, int to, void *comm, void *stream) {
+    static int (*real)(const void *, size_t, int, int, void *, void *);
+    if (real == NULL) real = (int (*)(const void *, size_t, int, int, void *, void *))dlsym(RTLD_NEXT, "ncclSend");
+    called();
+    return real(data, n, type, to, comm, stream);
+}
+#endif
+EOF2
+syncs=1
+if [ "$backend" = host ]; then
+    mpicc -shared -fPIC -w -DHOST -o odd.so odd.c || syncs=
+else
+    nccl=${STOWAGE_NCCL:-$(ldconfig -p | sed -n 's/.*libnccl\.so\.2 .*=> //p' | head -n 1)}
+    cc -shared -fPIC -w -o odd.so odd.c -Wl,--no-as-needed "$nccl" -Wl,-rpath,"$(dirname "$nccl")" || syncs=
+fi
+[ -n "$syncs" ] || echo "no compiler or no $backend communicator to link with: syncs are left out" >&2
+AT='' SIGNAL=0 COUNT=''
+export AT SIGNAL COUNT
 
 plan() {
     "$STOWAGE" plan --model config.json --cluster cluster.yaml --set node.gpus="$1" --set placement.moments=host \
@@ -100,6 +146,8 @@ one() {
     ODD=$((ranks - 1)) PLAN=plan-$ranks.json OTHER_PLAN=other-$ranks.json STEPS=1000000
     SLEEP_S=$((deadline + 30)) pause=$start_s
     [ -n "$word" ] || STEPS=3 SLEEP_S=3 pause=0.3 # nobody waits for it: it goes on later
+    limit=$((deadline + 10))
+    case $CASE in sync*) PLAN=sync-$ranks.json STEPS=2 limit=$((limit + 2 * start_s)) ;; esac
     rm -f out.* code.* pid.* shell.*
     port=$((port + 1))
     began=$(now)
@@ -122,7 +170,7 @@ one() {
             rank=$((rank + 1))
         done
         [ "$there" = 1 ] || break
-        if [ "$(since "$began" | cut -d. -f1)" -gt $((deadline + 28)) ]; then hangs=HANGS; break; fi
+        if [ "$(since "$began" | cut -d. -f1)" -gt $((limit + 18)) ]; then hangs=HANGS; break; fi
         sleep 0.1
     done
     seconds=$(since "$began")
@@ -145,10 +193,30 @@ one() {
         *"$word"*) ;;
         *) verdict="$verdict NOT NAMED" ;;
         esac
-        [ "$(echo "$seconds" | cut -d. -f1)" -le $((deadline + 10)) ] || verdict="$verdict TOO LATE"
+        [ "$(echo "$seconds" | cut -d. -f1)" -le "$limit" ] || verdict="$verdict TOO LATE"
     fi
     [ -z "$verdict" ] || bad=1
     echo "| $ranks | $CASE |$codes | $seconds |$verdict ${said:-no error} |"
+}
+
+# syncs RANKS: a row for each piece in which the odd rank is killed or stopped; the first sync has half of the messages of two
+syncs() {
+    plan "$1" "roles=[{name: rollout, kind: rollout, engine: vllm, max_model_len: 1k, max_num_seqs: 4, max_num_batched_tokens: 1024,
+        update_bucket: 1 MiB}]" "sync-$1.json"
+    rm -f count.txt
+    COUNT=count.txt
+    one "$1" "sync, left alone" ""
+    COUNT=''
+    pieces=$(($(cat count.txt 2>/dev/null || echo 0) / 2))
+    [ "$pieces" -ge 3 ] || { echo "| $1 | sync | | | FOUND $pieces MESSAGES |"; bad=1; return; }
+    for AT in 1 $((pieces / 2)) "$pieces"; do
+        for SIGNAL in 9 19; do
+            [ "$SIGNAL" = 9 ] && how=killed || how=stopped
+            one "$1" "sync, $how in message $AT of $pieces" "weight sync, round "
+            case $said in *"rank $odd (process"*) ;; *) bad=1; echo "| $1 | | | | RANK $odd IS NOT NAMED |" ;; esac
+        done
+    done
+    AT='' SIGNAL=0
 }
 
 echo "stowage-run $version, $backend backend, --timeout $deadline; the odd rank is the last one"
@@ -168,5 +236,6 @@ for n in ${RANKS:-1 2 4}; do
     one "$n" sleeping "rank $odd (process"
     one "$n" other_plan "optimizer.lr: rank $odd has 0.5, rank 0 has 0.001"
     one "$n" other_version "version: rank $odd is stowage"
+    [ -z "$syncs" ] || syncs "$n"
 done
 exit $bad

@@ -2,7 +2,8 @@
 """How fast do weights leave a sharded job: stowage.torch.WeightSync on several GPUs, beside its bound and torch's own ways.
 
     torchrun --nproc-per-node 2 bench/sync_torch.py [--models Qwen3-8B,Qwen3-30B-A3B] [--sources gpu,host] [--tp 1,2]
-             [--targets callback,ranks,process] [--bucket 256] [--times 5] [--budget-s 300] [--cpu] [-o rows.jsonl]
+             [--targets callback,ranks,process] [--bucket 256,1024] [--times 5] [--budget-s 300] [--cluster h200-x2]
+             [--cpu] [-o rows.jsonl]
 
 A model's tensors, in bf16 and without computation, lie as FSDP2 leaves them: DTensors cut along dimension 0, on the GPU or in
 page-locked host memory. An inference engine on each rank wants its slices of tensor parallelism --tp, fused as vLLM fuses them (q, k
@@ -11,12 +12,16 @@ the same GPU through CUDA IPC. Every element has bits that follow from its tenso
 compares them all. Peers in the same run: full_tensor() of each parameter, and gathers of buckets of flattened shards.
 
 Bounds, measured in the same run: from the GPU, the bytes that a receiver lacks over the rate of an all-gather of 1 GiB; from the
-host, the bytes of the shard over the rate of copies to all GPUs at once. One JSON line for each row, as soon as it is there."""
+host, the bytes of the shard over the rate of copies to all GPUs at once. Predicted: the weight sync of `stowage plan` (STOWAGE: the
+program, default build/bin/stowage) for engine stowage with a rollout of this TP and bucket beside the trainer, with the rates of
+--cluster (a name, or a file of `stowage calibrate` made before): made before the row is run. It has a copy out of the bucket, which
+syncs to ranks do not make. One JSON line for each row, as soon as it is there; at the end all of them as a Markdown table."""
 
 import argparse
 import json
 import multiprocessing
 import os
+import subprocess
 import tempfile
 import time
 
@@ -91,6 +96,34 @@ def engine_params(m, tp, rank, device):
     return out
 
 
+def predicted_s(model, where, tp, bucket_mib, world, cluster):
+    """Seconds of the weight sync of a plan; None without the program, or without a plan."""
+    m = SHAPES[model]
+    config = {"model_type": "qwen3", "hidden_size": m["hidden"], "num_hidden_layers": m["layers"], "num_attention_heads": m["heads"],
+              "num_key_value_heads": m["kv"], "head_dim": m["dim"], "intermediate_size": m["ffn"], "vocab_size": m["vocab"],
+              "tie_word_embeddings": False, "torch_dtype": "bfloat16", "max_position_embeddings": 4096}
+    if m["experts"]:
+        config.update(model_type="qwen3_moe", num_experts=m["experts"], num_experts_per_tok=min(8, m["experts"]), moe_intermediate_size=m["ffn"],
+                      mlp_only_layers=[], decoder_sparse_step=1)
+    role = (f"roles=[{{name: rollout, kind: rollout, engine: vllm, max_model_len: 1k, max_num_seqs: 4, max_num_batched_tokens: 1024, "
+            f"update_bucket: {bucket_mib} MiB, parallel: {{tp: {tp}}}}}]")
+    where = "host" if where == "host" else "gpu"
+    keys = [role, f"node.gpus={world}", f"placement.params={where}", f"placement.grads={where}", "placement.moments=host",
+            "precision.params=bf16", "node.gpu.memory=2 TiB", "node.host.memory=16 TiB", "node.host.limit=16 TiB"]  # whatever fits beside the sync
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "config.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        command = [os.environ.get("STOWAGE", "build/bin/stowage"), "plan", "--json", "--model", path, "--cluster", cluster]
+        for key in keys:
+            command += ["--set", key]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return round(json.loads(done.stdout)["time_s"]["weight_sync"], 5)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
 def slices_of(params):
     return [s for value in params.values() for s in (value if isinstance(value, list) else [value])]
 
@@ -159,6 +192,7 @@ class Job:
         self.mesh = init_device_mesh(self.device.type, (self.world,))
         self.start = time.monotonic()
         self.group = dist.new_group(backend="gloo")
+        self.rows = []
 
     def wait(self):
         if self.device.type == "cuda":
@@ -185,6 +219,7 @@ class Job:
         return bool(late.item())
 
     def tell(self, row):
+        self.rows.append(row)
         if self.rank == 0:
             print(json.dumps(row), flush=True)
             if self.options.output:
@@ -254,9 +289,11 @@ class Job:
 
     # ---- one row ----
 
-    def measure(self, model, where, tp, kind, rates, weights):
+    def measure(self, model, where, tp, kind, bucket, rates, weights):
         options, m = self.options, SHAPES[model]
-        row = {"row": "sync", "model": model, "source": where, "tp": tp, "target": kind, "bucket_mib": options.bucket}
+        row = {"row": "sync", "model": model, "source": where, "tp": tp, "target": kind, "bucket_mib": bucket}
+        if self.rank == 0:
+            row["predicted_s"] = predicted_s(model, where, tp, bucket, self.world, options.cluster)
         params, beside, answers = None, None, None
         tp_rank = self.rank % tp
         table = {name: (tuple(tensor.shape), i) for i, (name, tensor, _) in enumerate(weights)}
@@ -282,19 +319,22 @@ class Job:
                         s = Slice(s.name, s.into[:n], first)
                     boxes.setdefault(s.name, []).append((first, tuple(s.into.shape)))
                     at[s.name, first] = s.into
-                spots = [(name, first, count, at[name, first]) for name, rows in boxes.items() for first, count in rows]
+                places = {}  # where a box goes, found once
+
+                def place(name, first, count):
+                    for begin, size in boxes[name]:
+                        if all(b <= f and f + n <= b + c for b, c, f, n in zip(begin, size, first, count)):
+                            return at[name, begin][tuple(slice(f - b, f - b + n) for f, b, n in zip(first, begin, count))]
+                    raise ValueError(f"{name}: found a box that nobody wants")
 
                 def take(parts):
-                    for name, tensor, (first, count) in parts:
-                        for other, begin, size, into in spots_of[name]:
-                            if all(b <= f and f + n <= b + c for b, c, f, n in zip(begin, size, first, count)):
-                                for d, n in enumerate(count):
-                                    into = into.narrow(d, first[d] - begin[d], n)
-                                into.copy_(tensor)
+                    into = []
+                    for name, _, (first, count) in parts:
+                        if (name, first, count) not in places:
+                            places[name, first, count] = place(name, first, count)
+                        into.append(places[name, first, count])
+                    torch._foreach_copy_(into, [tensor for _, tensor, _ in parts])
 
-                spots_of = {}
-                for spot in spots:
-                    spots_of.setdefault(spot[0], []).append(spot)
                 target = Callback(take, slices=boxes, split=True)
         cuda = self.device.type == "cuda"
         before = 0
@@ -302,7 +342,7 @@ class Job:
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
         set_up = time.monotonic()
-        with WeightSync([(name, tensor) for name, tensor, _ in weights], target, bucket_bytes=options.bucket << 20,
+        with WeightSync([(name, tensor) for name, tensor, _ in weights], target, bucket_bytes=bucket << 20,
                         device=self.device) as sync:
             row["set_up_s"] = round(time.monotonic() - set_up, 3)
             steps = iter(range(1, last + 1))
@@ -331,6 +371,8 @@ class Job:
         if where == "host" and rates["h2d_bps"]:
             row["bound_s"] = round(max(row["bound_s"], max(v[3] for v in every) / rates["h2d_bps"]), 5)
         row["of_bound"] = round(best / row["bound_s"], 3) if row["bound_s"] else None
+        if row.get("predicted_s"):
+            row["of_predicted"] = round(best / row["predicted_s"], 3)
         self.tell(row)
 
     def peers(self, model, where, rates, weights):
@@ -349,7 +391,7 @@ class Job:
                 if tensor is not None:
                     group.append(tensor)
                     size += 2 * tensor.numel()
-                if group and (tensor is None or size >= self.options.bucket << 20):
+                if group and (tensor is None or size >= self.options.bucket[0] << 20):
                     each = [-(-t.shape[0] // self.world) * (t.numel() // t.shape[0]) for t in group]
                     part = torch.zeros(sum(each), dtype=BF16, device=self.device)
                     for flat, t in zip(part.split(each), group):
@@ -380,15 +422,27 @@ class Job:
                 self.refill(weights, 0)
                 self.attempt(lambda: self.peers(model, where, rates, weights), model=model, source=where, peer=True)
                 for kind in self.options.targets.split(","):
-                    for tp in self.options.tp.split(","):
+                    for tp, bucket in ((int(t), b) for t in self.options.tp.split(",") for b in self.options.bucket):
                         if self.over():
                             return
-                        self.attempt(lambda: self.measure(model, where, int(tp), kind, rates, weights),
-                                     model=model, source=where, target=kind, tp=tp)
+                        self.attempt(lambda: self.measure(model, where, tp, kind, bucket, rates, weights),
+                                     model=model, source=where, target=kind, tp=tp, bucket_mib=bucket)
                 if where == "host" and self.device.type == "cuda":
                     torch.cuda.synchronize()
                     torch.cuda.cudart().cudaHostUnregister(self.locked)
                 del weights
+
+    def print_table(self):
+        """Of all syncs and peers."""
+        if self.rank != 0:
+            return
+        columns = ("model", "source", "tp", "target", "bucket_mib", "rounds", "predicted_s", "best_s", "of_predicted", "bound_s", "of_bound",
+                   "beside_mib", "wrong")
+        print("\n| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+        for row in self.rows:
+            if row["row"] in ("sync", "peer"):
+                row = dict(row, target=row.get("target", row.get("peer")))
+                print("| " + " | ".join(str(row.get(c, "")) for c in columns) + " |")
 
     def attempt(self, call, **what):
         """A row that fails is told; the ranks go on together if all of them failed."""
@@ -406,7 +460,8 @@ def main():
     parser.add_argument("--sources", default="gpu,host")
     parser.add_argument("--tp", default="1,2")
     parser.add_argument("--targets", default="callback,ranks,process")
-    parser.add_argument("--bucket", type=int, default=256, help="MiB")
+    parser.add_argument("--bucket", type=lambda text: [int(b) for b in text.split(",")], default=[256], help="MiB")
+    parser.add_argument("--cluster", default="h200-x2", help="of the predictions: a name or a file")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--budget-s", type=float, default=300, help="no row is begun after so many seconds")
     parser.add_argument("--cpu", action="store_true", help="gloo on CPUs: tries the script; its figures mean nothing")
@@ -416,7 +471,9 @@ def main():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("gloo" if options.cpu else "cpu:gloo,cuda:nccl")
     with torch.no_grad():
-        Job(options).all_rows()
+        job = Job(options)
+        job.all_rows()
+        job.print_table()
     dist.destroy_process_group()
 
 

@@ -526,7 +526,7 @@ typedef struct stw_optimizer_info_t {
 
 /** What an optimizer of this plan takes; needs no device.
  * @return NOT_BUILT_IN for a plan that cannot be bound: more than one rank, parameters or gradients
- * elsewhere than on the GPU, two copies of state on NVMe, updates other than resident and stream */
+ * releases than on the GPU, two copies of state on NVMe, updates other than resident and stream */
 STW_API_CHECKED stw_status_t stw_measure_optimizer(const stw_plan_t *plan,
                                                    stw_optimizer_info_t *out, size_t size,
                                                    stw_error_t *error);
@@ -734,7 +734,7 @@ STW_API_CHECKED stw_status_t stw_open_sync(const stw_schedule_t *schedule, uint3
 /** Waits for work under way. In a child of the process that opened the sync only the child's handle
  * is freed. */
 STW_API void stw_free_sync(stw_sync_t *sync);
-/** Memories are elsewhere from the next call on: all of them anew, as in stw_open_sync. If any has
+/** Memories are releases from the next call on: all of them anew, as in stw_open_sync. If any has
  * moved, it waits for work under way. */
 STW_API_CHECKED stw_status_t stw_bind_sync(stw_sync_t *sync, const void *const *sources,
                                            uint32_t n_sources, void *const *targets,
@@ -750,6 +750,33 @@ STW_API_CHECKED stw_status_t stw_pack_round(stw_sync_t *sync, uint32_t round, vo
  * @param receive, bucket as `send` above */
 STW_API_CHECKED stw_status_t stw_place_round(stw_sync_t *sync, uint32_t round, const void *receive,
                                              void *bucket, void *stream, stw_error_t *error);
+/* All rounds of a sync, queued ahead of the GPU as far as two sets of buffers allow, in place of
+ * stw_pack_round and stw_place_round. */
+typedef struct stw_begin_sync_t {
+    void *send[2], *receive[2], *bucket[2];         /* by set, as above */
+    void *pack_stream, *comm_stream, *place_stream; /* apart, so that rounds overlap */
+    void *take_stream; /* the caller's: what it has queued comes before the sync */
+    void *comm;        /* "cuda": ncclComm_t of the schedule's ranks, which no other operation uses
+                        * meanwhile; NULL: the caller sends (STOWAGE_SYNC_POST, _RECEIVE) */
+    int releases;      /* 1: buckets are taken by more than take_stream (STOWAGE_SYNC_RELEASE) */
+    double timeout_s;  /* of NCCL, to connect two ranks for the first time */
+} stw_begin_sync_t;
+/** Begin a sync. One that had not ended is given up.
+ * @return NOT_BUILT_IN, or DEVICE where the process has not loaded NCCL, for `comm` */
+STW_API_CHECKED stw_status_t stw_begin_sync(stw_sync_t *sync, const stw_begin_sync_t *options,
+                                            size_t size, stw_error_t *error);
+enum {
+    STOWAGE_SYNC_DONE,    /* nothing: all rounds are placed */
+    STOWAGE_SYNC_POST,    /* begin the round's messages, after the work of comm_stream */
+    STOWAGE_SYNC_RECEIVE, /* wait for them, or let place_stream wait */
+    STOWAGE_SYNC_RELEASE, /* let place_stream wait until the set's bucket has been taken */
+    STOWAGE_SYNC_TAKE,    /* the bucket holds the round's parts, for work of take_stream */
+    STOWAGE_SYNC_WAIT     /* call again: the round was still under way for 0.1 s */
+};
+/** Go on to what the caller has to do next: for a round and the set of its buffers. The call says
+ * that the last thing is done, or queued. With an error `round` is the one that it is about. */
+STW_API_CHECKED stw_status_t stw_step_sync(stw_sync_t *sync, int *action, uint32_t *round,
+                                           uint32_t *set, stw_error_t *error);
 /** A 64-bit sum of bytes in GPU or host memory, filled up with zeros to words of 8 bytes: equal
  * bytes have equal sums on every backend. For comparing both sides of a message. Blocks until the
  * work of `stream` is done.

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "backend/executor/sync.h"
+#include "backend/executor/sync_loop.h"
 #include "core/checked.h"
 #include "library/handles.h"
 
@@ -29,7 +29,10 @@ struct stw_schedule_t {
 struct stw_sync_t {
     long pid; /* of the process that opened it */
     stw_sync_device *device;
+    stw_sync_loop *loop;
 };
+
+_Static_assert((int)STOWAGE_SYNC_WAIT == (int)STW_SYNC_WAIT, "actions of a loop");
 
 /* ---- what the caller describes ---- */
 
@@ -280,10 +283,13 @@ stw_status_t stw_open_sync(const stw_schedule_t *schedule, uint32_t rank,
                                    .gpu = mine.gpu};
     const stw_sync_memories memories = {mine.sources, mine.targets, mine.n_sources, mine.n_targets};
     STW_TRY(stw_sync_device_open(schedule->schedule, rank, &sync, &memories, &handle->device, err));
+    STW_TRY(stw_sync_loop_open(handle->device, stw_sync_schedule_rounds(schedule->schedule),
+                               &handle->loop, err));
     handle->pid = (long)getpid();
     *out = handle;
     handle = NULL;
 out:
+    if (handle != NULL) stw_sync_device_close(handle->device);
     free(handle);
     return stw_library_end(status, error);
 }
@@ -293,6 +299,7 @@ void stw_free_sync(stw_sync_t *sync) {
     /* A child's copy has no threads, and what it would close is the parent's. */
     if (sync->pid == (long)getpid()) {
         (void)stw_library_begin(NULL);
+        stw_sync_loop_close(sync->loop);
         stw_sync_device_close(sync->device);
         (void)stw_library_end(STW_STATUS_OK, NULL);
     }
@@ -333,6 +340,46 @@ stw_status_t stw_place_round(stw_sync_t *sync, uint32_t round, const void *recei
     stw_error *err = stw_library_begin(error);
     STW_TRY(need(sync, err));
     STW_TRY(stw_sync_device_place(sync->device, round, receive, bucket, stream, err));
+out:
+    return stw_library_end(status, error);
+}
+
+stw_status_t stw_begin_sync(stw_sync_t *sync, const stw_begin_sync_t *options, size_t size,
+                            stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
+    stw_error *err = stw_library_begin(error);
+    stw_begin_sync_t mine = {.comm = NULL};
+    STW_TRY(need(sync, err));
+    STW_TRY(stw_library_need(options, "options", err));
+    STW_TRY(stw_library_take(&mine, sizeof mine, options, size,
+                             STW_LIBRARY_UP_TO(stw_begin_sync_t, timeout_s), err));
+    stw_sync_loop_options loop = {.pack = mine.pack_stream,
+                                  .comm = mine.comm_stream,
+                                  .place = mine.place_stream,
+                                  .take = mine.take_stream,
+                                  .lent = mine.comm,
+                                  .releases = mine.releases != 0,
+                                  .timeout_s = mine.timeout_s};
+    for (int i = 0; i < STW_SYNC_SETS; i++)
+        loop.sets[i] = (stw_sync_buffers){mine.send[i], mine.receive[i], mine.bucket[i]};
+    STW_TRY(stw_sync_loop_begin(sync->loop, &loop, err));
+out:
+    return stw_library_end(status, error);
+}
+
+stw_status_t stw_step_sync(stw_sync_t *sync, int *action, uint32_t *round, uint32_t *set,
+                           stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
+    stw_error *err = stw_library_begin(error);
+    stw_sync_step step = {STW_SYNC_DONE, 0, 0};
+    STW_TRY(need(sync, err));
+    STW_TRY(stw_library_need(action, "action", err));
+    STW_TRY(stw_library_need(round, "round", err));
+    STW_TRY(stw_library_need(set, "set", err));
+    status = stw_sync_loop_step(sync->loop, &step, err);
+    *action = (int)step.action;
+    *round = step.round;
+    *set = step.set;
 out:
     return stw_library_end(status, error);
 }

@@ -11,25 +11,28 @@
 
 #define SLOTS 4
 #define RESIDENT_BYTES (512u << 10)
+#define N_EVENTS (SLOTS + STW_BOX_MARKS) /* of runs, then marks */
 
 struct stw_box_device {
     stw_box_lists lists;
     uint32_t n_bases;
     int ordinal;
     uint32_t sms;
-    bool direct;               /* a base is page-locked host memory */
-    cudaEvent_t events[SLOTS]; /* of runs */
-    uint32_t n_events;         /* made so far */
-    uint64_t runs;             /* so far */
-    cudaStream_t side;         /* for what is set up */
-    stw_box_copy *resident;    /* all copies, or NULL */
-    stw_box_copy *slots;       /* [SLOTS][most] in GPU memory, or NULL */
-    stw_box_copy *staged;      /* all copies in page-locked memory, or NULL */
-    uint32_t most;             /* copies of a list */
-    const void **bound;        /* [n_bases] as given */
-    uint64_t *seen;            /* [n_bases] page-locked: as kernels see them */
-    uint64_t *bases;           /* [n_bases + 1] in GPU memory; behind them a sum */
-    uint64_t *sum;             /* page-locked */
+    cudaEvent_t events[N_EVENTS];
+    uint32_t n_events;      /* made so far */
+    uint64_t runs;          /* so far */
+    cudaStream_t side;      /* for what is set up */
+    stw_box_copy *resident; /* all copies, or NULL */
+    stw_box_copy *slots;    /* [SLOTS][most] in GPU memory, or NULL */
+    stw_box_copy *staged;   /* all copies in page-locked memory, or NULL */
+    uint8_t *casts;         /* [lists.n]: stw_cuda_casts */
+    bool *direct;           /* [lists.n]: it reads or writes page-locked host memory */
+    bool *host;             /* [n_bases]: page-locked host memory */
+    uint32_t most;          /* copies of a list */
+    const void **bound;     /* [n_bases] as given */
+    uint64_t *seen;         /* [n_bases] page-locked: as kernels see them */
+    uint64_t *bases;        /* [n_bases + 1] in GPU memory; behind them a sum */
+    uint64_t *sum;          /* page-locked */
 };
 
 static stw_status use(const stw_box_device *device, stw_error *err) {
@@ -55,6 +58,9 @@ static void close_device(stw_box_device *device) {
     if (device->seen != NULL) (void)cudaFreeHost(device->seen);
     if (device->bases != NULL) (void)cudaFree(device->bases);
     (void)cudaGetLastError();
+    free(device->casts);
+    free(device->direct);
+    free(device->host);
     free(device->bound);
     free(device);
 }
@@ -81,15 +87,27 @@ out:
     return status;
 }
 
+static stw_cuda_casts casts_of(const stw_box_lists *lists, uint32_t list) {
+    bool none = true, to_bf16 = true;
+    for (uint32_t i = lists->first[list]; i < lists->first[list + 1]; i++) {
+        const stw_box_copy *c = &lists->copies[i];
+        none = none && c->from_type == c->to_type;
+        to_bf16 = to_bf16 && c->from_type == STW_BOX_F32 && c->to_type == STW_BOX_BF16;
+    }
+    return none ? STW_CUDA_CASTS_NONE : to_bf16 ? STW_CUDA_CASTS_TO_BF16 : STW_CUDA_CASTS_ANY;
+}
+
 static stw_status make_tables(stw_box_device *device, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_box_lists *lists = &device->lists;
     const size_t bytes = (size_t)lists->first[lists->n] * sizeof *lists->copies;
     const size_t addresses = ((size_t)device->n_bases + 1) * sizeof *device->bases;
     void *memory = NULL;
-    for (uint32_t l = 0; l < lists->n; l++)
+    for (uint32_t l = 0; l < lists->n; l++) {
+        device->casts[l] = (uint8_t)casts_of(lists, l);
         if (lists->first[l + 1] - lists->first[l] > device->most)
             device->most = lists->first[l + 1] - lists->first[l];
+    }
     STW_CUDA_TRY(cudaMalloc(&memory, addresses), "allocating a table of addresses");
     device->bases = memory;
     STW_CUDA_TRY(cudaHostAlloc(&memory, addresses, cudaHostAllocPortable),
@@ -125,12 +143,16 @@ static stw_status open_device(const stw_box_config *config, stw_box_device **out
     device->lists = config->lists;
     device->n_bases = config->n_bases;
     device->bound = calloc((size_t)config->n_bases + 1, sizeof *device->bound);
-    if (device->bound == NULL)
+    device->casts = calloc((size_t)config->lists.n + 1, sizeof *device->casts);
+    device->direct = calloc((size_t)config->lists.n + 1, sizeof *device->direct);
+    device->host = calloc((size_t)config->n_bases + 1, sizeof *device->host);
+    if (device->bound == NULL || device->casts == NULL || device->direct == NULL ||
+        device->host == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "boxes", "out of memory"));
     STW_TRY(choose(device, config, err));
     STW_CUDA_TRY(cudaStreamCreateWithFlags(&device->side, cudaStreamNonBlocking),
                  "making a stream");
-    for (; device->n_events < SLOTS; device->n_events++)
+    for (; device->n_events < N_EVENTS; device->n_events++)
         STW_CUDA_TRY(
             cudaEventCreateWithFlags(&device->events[device->n_events], cudaEventDisableTiming),
             "making an event");
@@ -149,6 +171,7 @@ static stw_status see(stw_box_device *device, uint32_t i, const void *address, s
     stw_status status = STW_STATUS_OK;
     struct cudaPointerAttributes about;
     device->seen[i] = 0;
+    device->host[i] = false;
     if (address == NULL) goto out;
     STW_CUDA_TRY(cudaPointerGetAttributes(&about, address), "looking at the caller's memory");
     if (about.devicePointer == NULL)
@@ -160,9 +183,20 @@ static stw_status see(stw_box_device *device, uint32_t i, const void *address, s
                          "found memory of GPU %d at %p, expected memory of GPU %d", about.device,
                          address, device->ordinal));
     device->seen[i] = (uint64_t)(uintptr_t)about.devicePointer;
-    if (about.type == cudaMemoryTypeHost) device->direct = true;
+    device->host[i] = about.type == cudaMemoryTypeHost;
 out:
     return status;
+}
+
+static bool reaches_host(const stw_box_device *device, uint32_t list) {
+    for (uint32_t i = device->lists.first[list]; i < device->lists.first[list + 1]; i++) {
+        const uint32_t bases[2] = {device->lists.copies[i].from_base,
+                                   device->lists.copies[i].to_base};
+        for (int k = 0; k < 2; k++)
+            if (bases[k] >= STW_BOX_FIRST_BASE && device->host[bases[k] - STW_BOX_FIRST_BASE])
+                return true;
+    }
+    return false;
 }
 
 static stw_status bind_device(stw_box_device *device, const void *const *addresses,
@@ -173,7 +207,6 @@ static stw_status bind_device(stw_box_device *device, const void *const *address
     STW_TRY(use(device, err));
     for (int i = 0; i < SLOTS; i++)
         STW_CUDA_TRY(cudaEventSynchronize(device->events[i]), "waiting for earlier rounds");
-    device->direct = false;
     memset(device->bound, 0, bytes); /* none, if one is refused */
     for (uint32_t i = 0; i < device->n_bases; i++) STW_TRY(see(device, i, addresses[i], err));
     STW_CUDA_TRY(
@@ -181,6 +214,7 @@ static stw_status bind_device(stw_box_device *device, const void *const *address
         "copying addresses to the GPU");
     STW_CUDA_TRY(cudaStreamSynchronize(device->side), "waiting for addresses");
     memcpy(device->bound, addresses, bytes);
+    for (uint32_t l = 0; l < device->lists.n; l++) device->direct[l] = reaches_host(device, l);
 out:
     return status;
 }
@@ -198,7 +232,8 @@ static stw_status start_list(stw_box_device *device, uint32_t list, stw_cuda_box
     boxes.bases = device->bases;
     boxes.n = n;
     boxes.tiles = lists->tiles[list];
-    boxes.direct = device->direct;
+    boxes.casts = (stw_cuda_casts)device->casts[list];
+    boxes.direct = device->direct[list];
     if (n == 0) goto out;
     STW_TRY(use(device, err));
     STW_CUDA_TRY(cudaStreamWaitEvent(launch.stream, device->events[slot], 0),
@@ -275,12 +310,47 @@ out:
     return status;
 }
 
+/* ---- marks ---- */
+
+static stw_status set_mark(stw_box_device *device, uint32_t number, void *stream, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(use(device, err));
+    STW_CUDA_TRY(cudaEventRecord(device->events[SLOTS + number], stream), "setting a mark");
+out:
+    return status;
+}
+
+static stw_status follow_mark(stw_box_device *device, uint32_t number, void *stream,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(use(device, err));
+    STW_CUDA_TRY(cudaStreamWaitEvent(stream, device->events[SLOTS + number], 0),
+                 "ordering two streams");
+out:
+    return status;
+}
+
+static stw_status is_passed(stw_box_device *device, uint32_t number, bool *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const cudaError_t code = STW_CUDA_CALL(cudaEventQuery(device->events[SLOTS + number]));
+    *out = code == cudaSuccess;
+    if (code == cudaErrorNotReady)
+        (void)cudaGetLastError(); /* a launch would return it */
+    else
+        STW_CUDA_TRY(code, "looking at a mark");
+out:
+    return status;
+}
+
 static const stw_box_ops cuda_ops = {.name = "cuda",
                                      .open = open_device,
                                      .close = close_device,
                                      .bind = bind_device,
                                      .run = run_list,
                                      .sum = sum_bytes,
-                                     .digest = digest_list};
+                                     .digest = digest_list,
+                                     .mark = set_mark,
+                                     .follow = follow_mark,
+                                     .passed = is_passed};
 
 const stw_box_ops *stw_box_cuda_ops(void) { return &cuda_ops; }

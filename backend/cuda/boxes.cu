@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of backend/boxes.h. Blocks take the tiles of a list in turn. A thread has several vectors
- * of up to 16 bytes under way, so that a row that lies behind PCIe costs no more than its bytes. */
+/* Kernels of backend/boxes.h. A thread has several vectors of up to 16 bytes under way, so that a
+ * row that lies behind PCIe costs no more than its bytes. In GPU memory a block takes a few
+ * neighbouring tiles and ends: messages of NCCL, on a stream of higher priority, get its
+ * multiprocessor soon. Over PCIe few blocks take tiles in turn. Lists without casts, and those from
+ * fp32 to bf16 alone, have kernels of their own, which need fewer registers than that of all casts.
+ */
 #include "backend/cuda/boxes.h"
 
 #include "backend/cuda/elements.h"
@@ -11,6 +15,7 @@ constexpr unsigned threads_per_block = 256;
 constexpr unsigned at_once = 4; /* vectors of a thread */
 constexpr unsigned blocks_per_sm = 8;
 constexpr unsigned direct_blocks_per_sm = 2;
+constexpr unsigned tiles_of_block = 8; /* at most */
 
 /* ---- vectors of n elements ---- */
 
@@ -108,13 +113,18 @@ __device__ void copy_vectors(const char *source, char *target, const rows &r, ui
     }
 }
 
+__device__ bool is_dense(const stw_box_copy &c) {
+    return c.from_stride[3] == stw_box_width(c.from_type) &&
+           c.to_stride[3] == stw_box_width(c.to_type);
+}
+
 /* Elements of a vector: as many as alignment allows, up to 16 bytes of the wider type. */
 template <unsigned from, unsigned to>
 __device__ unsigned vector_width(const stw_box_copy &c, const stw_box_tile &t, const char *source,
                                  const char *target) {
     constexpr unsigned most =
         16 / (stored<from>::width > stored<to>::width ? stored<from>::width : stored<to>::width);
-    if (c.from_stride[3] != stored<from>::width || c.to_stride[3] != stored<to>::width) return 1;
+    if (!is_dense(c)) return 1;
     uint64_t low = (uintptr_t)source, high = (uintptr_t)target;
     if (t.rows > 1)
         for (int d = 0; d < 3; d++) low |= c.from_stride[d], high |= c.to_stride[d];
@@ -134,9 +144,14 @@ __device__ void copy_tile_by(const stw_box_copy &c, const stw_box_tile &t, const
                                   per_row * t.rows);
     if (n > 1 && t.n % n != 0) { /* the end of a single row */
         const uint32_t done = per_row * n, left = t.n - done;
-        copy_vectors<from, to, 1>(source + (uint64_t)done * stored<from>::width,
-                                  target + (uint64_t)done * stored<to>::width,
-                                  rows{&c, t.row, left, 1.0f / (float)left}, left);
+        source += (uint64_t)done * stored<from>::width;
+        target += (uint64_t)done * stored<to>::width;
+        if (stw_box_width(c.from_type) > stored<from>::width) /* halves of dense elements */
+            copy_vectors<from, to, 2>(source, target, rows{&c, t.row, left / 2, 2.0f / (float)left},
+                                      left / 2);
+        else
+            copy_vectors<from, to, 1>(source, target, rows{&c, t.row, left, 1.0f / (float)left},
+                                      left);
     }
 }
 
@@ -162,10 +177,29 @@ __device__ void copy_tile(const stw_box_copy &c, const stw_box_tile &t, const ch
     }
 }
 
+/* Without a cast. Dense elements of 4 bytes are copied as twice as many of 2 bytes. */
+__device__ void copy_plain(const stw_box_copy &c, stw_box_tile t, const char *source,
+                           char *target) {
+    const bool wide = c.from_type == STW_BOX_F32;
+    source += t.at * c.from_stride[3];
+    target += t.at * c.to_stride[3];
+    t.at = 0;
+    if (!wide || is_dense(c)) {
+        if (wide) t.n *= 2;
+        copy_tile<STW_BOX_BF16, STW_BOX_BF16>(c, t, source, target);
+    } else {
+        copy_tile_by<STW_BOX_F32, STW_BOX_F32, 1>(c, t, source + c.from, target + c.to);
+    }
+}
+
+template <stw_cuda_casts casts>
 __device__ void copy_typed(const stw_box_copy &c, const stw_box_tile &t, const char *source,
                            char *target) {
-    const unsigned kind = c.from_type * 3u + c.to_type;
-    switch (kind) {
+    if constexpr (casts == STW_CUDA_CASTS_NONE) {
+        return copy_plain(c, t, source, target);
+    } else if constexpr (casts == STW_CUDA_CASTS_TO_BF16)
+        return copy_tile<STW_BOX_F32, STW_BOX_BF16>(c, t, source, target);
+    switch (c.from_type * 3u + c.to_type) {
     case STW_BOX_F32 * 3 + STW_BOX_F32:
         return copy_tile<STW_BOX_F32, STW_BOX_F32>(c, t, source, target);
     case STW_BOX_F32 * 3 + STW_BOX_BF16:
@@ -188,6 +222,7 @@ __device__ void copy_typed(const stw_box_copy &c, const stw_box_tile &t, const c
 /* The copy of a tile: the last one that does not begin after it. */
 __device__ uint32_t find_copy(const stw_box_copy *copies, uint32_t low, uint32_t n, uint32_t tile) {
     uint32_t high = n;
+    if (low + 1 == n || copies[low + 1].first_tile > tile) return low; /* most often */
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
         if (copies[middle].first_tile <= tile)
@@ -198,13 +233,21 @@ __device__ uint32_t find_copy(const stw_box_copy *copies, uint32_t low, uint32_t
     return low;
 }
 
-__global__ void __launch_bounds__(threads_per_block, 2)
-    boxes_kernel(const __grid_constant__ stw_cuda_boxes b) {
+/* Tiles of a block: `each` of them, `step` apart. */
+struct share {
+    uint32_t step, each;
+    __device__ uint32_t first() const { return step == 1 ? blockIdx.x * each : blockIdx.x; }
+};
+
+template <stw_cuda_casts casts>
+__global__ void __launch_bounds__(threads_per_block, casts == STW_CUDA_CASTS_ANY ? 2 : 4)
+    boxes_kernel(const __grid_constant__ stw_cuda_boxes b, const __grid_constant__ share s) {
     __shared__ stw_box_copy copy;
     uint32_t at = 0;
-    for (uint32_t tile = blockIdx.x; tile < b.tiles; tile += gridDim.x) {
+    const uint32_t first = s.first();
+    for (uint32_t k = 0, tile = first; k < s.each && tile < b.tiles; k++, tile += s.step) {
         const uint32_t found = find_copy(b.copies, at, b.n, tile);
-        if (found != at || tile == blockIdx.x) {
+        if (found != at || k == 0) {
             constexpr unsigned words = sizeof(stw_box_copy) / sizeof(uint64_t);
             __syncthreads(); /* nobody reads the one before any more */
             if (threadIdx.x < words)
@@ -220,7 +263,7 @@ __global__ void __launch_bounds__(threads_per_block, 2)
         char *target = copy.to_base == STW_BOX_TO_BUFFER
                            ? (char *)b.buffers.to
                            : (char *)b.bases[copy.to_base - STW_BOX_FIRST_BASE];
-        copy_typed(copy, stw_box_tile_of(&copy, tile - copy.first_tile), source, target);
+        copy_typed<casts>(copy, stw_box_tile_of(&copy, tile - copy.first_tile), source, target);
     }
 }
 
@@ -301,8 +344,21 @@ cudaError_t stw_cuda_boxes_digest(stw_cuda_launch launch, const stw_cuda_boxes *
 cudaError_t stw_cuda_boxes_run(stw_cuda_launch launch, const stw_cuda_boxes *boxes) {
     if (boxes->tiles == 0) return cudaSuccess;
     const uint32_t most = launch.sms * (boxes->direct ? direct_blocks_per_sm : blocks_per_sm);
-    const uint32_t blocks = boxes->tiles < most ? boxes->tiles : most;
-    boxes_kernel<<<blocks, threads_per_block, 0, launch.stream>>>(*boxes);
+    share s = {1, (boxes->tiles - 1) / most + 1};
+    if (boxes->direct)
+        s.step = boxes->tiles < most ? boxes->tiles : most;
+    else if (s.each > tiles_of_block)
+        s.each = tiles_of_block;
+    const uint32_t blocks = boxes->direct ? s.step : (boxes->tiles - 1) / s.each + 1;
+    if (boxes->casts == STW_CUDA_CASTS_NONE)
+        boxes_kernel<STW_CUDA_CASTS_NONE>
+            <<<blocks, threads_per_block, 0, launch.stream>>>(*boxes, s);
+    else if (boxes->casts == STW_CUDA_CASTS_TO_BF16)
+        boxes_kernel<STW_CUDA_CASTS_TO_BF16>
+            <<<blocks, threads_per_block, 0, launch.stream>>>(*boxes, s);
+    else
+        boxes_kernel<STW_CUDA_CASTS_ANY>
+            <<<blocks, threads_per_block, 0, launch.stream>>>(*boxes, s);
     return cudaGetLastError();
 }
 

@@ -10,11 +10,19 @@
 extern "C" {
 #endif
 
-/** One list of copies. All pointers must be accessible to the GPU. */
+/** Which casts a list has. */
+typedef enum stw_cuda_casts {
+    STW_CUDA_CASTS_NONE,
+    STW_CUDA_CASTS_TO_BF16, /* every copy is one from fp32 to bf16 */
+    STW_CUDA_CASTS_ANY
+} stw_cuda_casts;
+
+/** One list of copies. Everything that it points to is memory that the GPU reaches. */
 typedef struct stw_cuda_boxes {
     const stw_box_copy *copies;
     const uint64_t *bases; /* from STW_BOX_FIRST_BASE on */
     uint32_t n, tiles;
+    stw_cuda_casts casts;
     stw_box_buffers buffers;
     bool direct; /* some memory is page-locked host memory: the launch is shaped for PCIe */
 } stw_cuda_boxes;

@@ -42,8 +42,9 @@ typedef struct stw_cuda_probe_gpu {
     cudaEvent_t batch[2][2]; /* per stream, alternating; a thread that waits for one sleeps */
 } stw_cuda_probe_gpu;
 
-/** Measure the rates of one GPU's kernels: gpu.hbm, gpu.update, gpu.norm, gpu.norm_bf16 and
- * pcie.direct. A failure is a warning. */
+/** What one GPU's kernels do: gpu.hbm, gpu.boxes, gpu.update, gpu.norm, gpu.norm_bf16 and
+ * pcie.direct.
+ * What fails is a warning. */
 void stw_cuda_probe_work(const stw_probe *probe, stw_cuda_probe_gpu *gpu, stw_cluster *out);
 
 /** host.cpu_adamw_ring: CPU updates of all ranks during the copies that fill and empty their rings.

@@ -22,6 +22,7 @@
 #define MAX_GPUS STW_CUDA_PROBE_MOST_GPUS
 #define PIECE_BYTES (32 * MIB)   /* the largest broadcast of a run */
 #define LARGE_BYTES (1024 * MIB) /* for the rate of the links */
+#define PAIRS_BYTES (64 * MIB)   /* of messages between pairs: a round of a weight sync */
 #define REPEATS 5
 #define TELLS (16 + STW_CUDA_PROBE_COLLECTIVES)
 
@@ -30,7 +31,7 @@
 typedef struct told {
     atomic_bool ok;
     uint64_t comm_bytes, process_bytes;
-    double broadcast_bps;
+    double broadcast_bps, message_bps;
     stw_error error;
     atomic_uint n_samples;
     stw_sample samples[TELLS];
@@ -145,6 +146,38 @@ out:
     return status;
 }
 
+/* Every rank sends to every other one at the same time, PAIRS_BYTES in all. */
+static stw_status pairs(talk *t, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint32_t world = t->me->common->world, me = t->me->rank;
+    const uint64_t part = (t->me->common->small ? PIECE_BYTES / 4 : PAIRS_BYTES) / (world - 1);
+    stw_comm_message messages[2 * MAX_GPUS];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < 2 * world; i++) { /* of two ranks in one order on both */
+        const uint32_t peer = i / 2;
+        const bool sends = (i % 2 == 0) == (me < peer);
+        if (peer == me) continue;
+        const uint64_t place = (peer < me ? peer : peer - 1) + (sends ? 0 : world - 1);
+        messages[n++] =
+            (stw_comm_message){peer, sends, STW_COMM_SCRATCH_BYTES + place * part, part};
+    }
+    stw_sample sample = stw_sample_make("NCCL messages", "of each GPU to all others", "B/s");
+    for (int run = 0; run < 6; run++) {
+        STW_TRY(t->ops->barrier(t->comm, err));
+        double start = stw_process_now_s();
+        for (int i = 0; i < REPEATS; i++)
+            STW_TRY(t->ops->messages(t->comm, STW_TIER_GPU, messages, n, err));
+        STW_TRY(t->ops->wait(t->comm, "messages", err));
+        if (run > 0) /* the first connects the ranks */
+            stw_sample_add(&sample, REPEATS * (double)(world - 1) * (double)part /
+                                        (stw_process_now_s() - start));
+    }
+    tell(t->out, &sample);
+    t->out->message_bps = stw_sample_median(&sample);
+out:
+    return status;
+}
+
 /* The global norm's sum over ranks: counters from and to the host, and those in GPU memory. */
 static stw_status small_sums(talk *t, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -190,6 +223,7 @@ static stw_status talk_to_peers(talk *t, stw_error *err) {
         STW_TRY(broadcasts(t, sizes[i], &bps, err));
         t->out->broadcast_bps = bps; /* the largest comes last */
     }
+    STW_TRY(pairs(t, err));
     STW_TRY(small_sums(t, err));
     STW_TRY(t->ops->barrier(t->comm, err));
 out:
@@ -328,7 +362,7 @@ int stw_cuda_probe_count(void) {
 /* The slowest rank's rate, the largest rank's bytes. @return false and *why where one failed */
 static bool gather_told(const shared *s, stw_cluster *out, const stw_error **why) {
     uint64_t comm_bytes = 0, process_bytes = 0;
-    double bps = 0;
+    double bps = 0, messages = 0;
     *why = NULL;
     for (uint32_t r = 0; r < s->world; r++) {
         const told *t = &s->ranks[r];
@@ -339,11 +373,13 @@ static bool gather_told(const shared *s, stw_cluster *out, const stw_error **why
         comm_bytes = stw_max_u64(comm_bytes, t->comm_bytes);
         process_bytes = stw_max_u64(process_bytes, t->process_bytes);
         if (bps <= 0 || t->broadcast_bps < bps) bps = t->broadcast_bps;
+        if (messages <= 0 || t->message_bps < messages) messages = t->message_bps;
     }
     if (*why != NULL) return false;
     out->gpu.comm_bytes = comm_bytes;
     out->host.process_comm_bytes = process_bytes; /* all of it: the caller subtracts the base */
     out->nvlink_bps = bps;
+    out->messages_bps = messages;
     return true;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/cuda/boxes.h"
 #include "backend/cuda/probe.h"
 #include "core/checked.h"
 #include "core/log.h"
@@ -22,9 +23,23 @@ typedef struct work {
     unsigned char *memory; /* BUFFER_BYTES of GPU memory, floats of about 7e-4 */
     uint64_t bytes;
     stw_norm_bins *bins; /* of GPU memory */
-    stw_span *span;      /* of GPU memory: the only one, of all elements */
-    uint64_t direct_n;   /* parameters whose moments fit in the page-locked buffers */
+    stw_box_copy *box;   /* in GPU memory: half of each row of the first half, to the second one */
+    uint32_t box_tiles;
+    stw_span *span;    /* of GPU memory: the only one, of all elements */
+    uint64_t direct_n; /* parameters whose moments fit in the page-locked buffers */
 } work;
+
+#define ROW_BYTES 24576u /* of a row-parallel layer, 12,288 elements of bf16, in two slices */
+
+static stw_box_copy half_rows(uint64_t bytes) {
+    return (stw_box_copy){.from_stride = {0, 0, ROW_BYTES, 2},
+                          .to_stride = {0, 0, ROW_BYTES / 2, 2},
+                          .count = {1, 1, (uint32_t)(bytes / ROW_BYTES), ROW_BYTES / 4},
+                          .from_base = STW_BOX_FROM_BUFFER,
+                          .to_base = STW_BOX_TO_BUFFER,
+                          .from_type = STW_BOX_BF16,
+                          .to_type = STW_BOX_BF16};
+}
 
 static stw_status work_open(const stw_probe *probe, work *w, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -37,6 +52,12 @@ static stw_status work_open(const stw_probe *probe, work *w, stw_error *err) {
     w->bins = memory;
     STW_CUDA_TRY(cudaMalloc(&memory, sizeof *w->span), "allocating small buffers");
     w->span = memory;
+    STW_CUDA_TRY(cudaMalloc(&memory, sizeof *w->box), "allocating small buffers");
+    w->box = memory;
+    const stw_box_copy box = half_rows(w->bytes / 2);
+    w->box_tiles = stw_box_tiles(&box);
+    STW_CUDA_TRY(cudaMemcpy(w->box, &box, sizeof box, cudaMemcpyHostToDevice),
+                 "copying a table to the GPU");
     const stw_span all = {.first = 0, .n = w->bytes};
     STW_CUDA_TRY(cudaMemset(w->memory, 0x3A, (size_t)w->bytes), "filling buffers");
     STW_CUDA_TRY(cudaMemset(w->bins, 0, sizeof *w->bins), "zeroing small buffers");
@@ -53,6 +74,7 @@ static void work_close(work *w) {
     if (w->memory != NULL) (void)cudaFree(w->memory);
     if (w->bins != NULL) (void)cudaFree(w->bins);
     if (w->span != NULL) (void)cudaFree(w->span);
+    if (w->box != NULL) (void)cudaFree(w->box);
     (void)cudaGetLastError();
 }
 
@@ -61,6 +83,15 @@ static void work_close(work *w) {
 static cudaError_t launch_copy(const work *w) {
     return cudaMemcpyAsync(w->memory, w->memory + w->bytes / 2, (size_t)(w->bytes / 2),
                            cudaMemcpyDeviceToDevice, w->gpu->streams[0]);
+}
+
+static cudaError_t launch_boxes(const work *w) {
+    const stw_cuda_launch launch = {w->gpu->streams[0], w->gpu->sms};
+    const stw_cuda_boxes boxes = {.copies = w->box,
+                                  .n = 1,
+                                  .tiles = w->box_tiles,
+                                  .buffers = {.from = w->memory, .to = w->memory + w->bytes / 2}};
+    return stw_cuda_boxes_run(launch, &boxes);
 }
 
 static cudaError_t launch_norm(const work *w) {
@@ -140,6 +171,12 @@ static stw_status measure_all(const stw_probe *probe, const work *w, stw_cluster
     STW_TRY(measure(w, &(job){launch_copy, "copying inside the GPU", (double)w->bytes, 20, runs},
                     &copy, err));
     if ((bps = stw_probe_keep(probe, &copy)) > 0) out->gpu.hbm_bps = bps;
+
+    stw_sample boxes = stw_sample_make("boxes", "half rows of 24 KiB, read and written", "B/s");
+    const double half = (double)(w->bytes / 2 / ROW_BYTES * ROW_BYTES);
+    STW_TRY(measure(w, &(job){launch_boxes, "copying slices inside the GPU", half, 20, runs},
+                    &boxes, err));
+    out->gpu.boxes_bps = stw_probe_keep(probe, &boxes);
 
     stw_sample norm = stw_sample_make("gpu norm", "fp32 gradients read", "B/s");
     STW_TRY(

@@ -37,8 +37,8 @@ struct stw_sync_device {
     uint32_t n_copies, n_lists, n_digests;
 };
 
-/* Lists of a round. */
-enum { PACK, PLACE, COLLECT, LISTS_OF_ROUND };
+/* Lists of a round. What is placed is what the rank has itself, and then what came. */
+enum { PACK, OWN, CAME, COLLECT, LISTS_OF_ROUND };
 
 static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "weight sync", "out of memory");
@@ -194,8 +194,18 @@ static void add_copy(stw_sync_device *device, const stw_sync_copy *s) {
     add(device, &c);
 }
 
-static void add_copies(stw_sync_device *device, const stw_sync_copy *copies, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) add_copy(device, &copies[i]);
+static void add_packs(stw_sync_device *device, uint32_t round) {
+    const stw_sync_view *v = device->view;
+    for (uint32_t i = v->first_pack[round]; i < v->first_pack[round + 1]; i++)
+        add_copy(device, &v->packs[i]);
+    end_list(device);
+}
+
+static void add_places(stw_sync_device *device, uint32_t round, bool own) {
+    const stw_sync_view *v = device->view;
+    for (uint32_t i = v->first_place[round]; i < v->first_place[round + 1]; i++)
+        if ((v->places[i].sent || v->places[i].source != STW_SYNC_NONE) == own)
+            add_copy(device, &v->places[i]);
     end_list(device);
 }
 
@@ -269,12 +279,11 @@ static void add_target_digest(stw_sync_device *device, const stw_sync_piece *tar
 }
 
 static void add_lists(stw_sync_device *device) {
-    const stw_sync_view *v = device->view;
     device->n_copies = device->n_lists = device->n_digests = 0;
     for (uint32_t r = 0; r < device->rounds; r++) {
-        add_copies(device, v->packs + v->first_pack[r], v->first_pack[r + 1] - v->first_pack[r]);
-        add_copies(device, v->places + v->first_place[r],
-                   v->first_place[r + 1] - v->first_place[r]);
+        add_packs(device, r);
+        add_places(device, r, true);
+        add_places(device, r, false);
         add_collecting(device, r);
     }
     for (uint32_t t = 0; t < device->job->n_tensors && collects(device); t++)
@@ -468,20 +477,42 @@ out:
     return status;
 }
 
-stw_status stw_sync_device_place(stw_sync_device *device, uint32_t round, const void *receive,
-                                 void *bucket, void *native, stw_error *err) {
+stw_status stw_sync_device_place_own(stw_sync_device *device, uint32_t round, void *bucket,
+                                     void *native, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_round(device, round, err));
-    STW_TRY(check_buffer("receive", receive, device->view->receive_bytes, err));
     STW_TRY(check_buffer("bucket", bucket, device->view->bucket_bytes, err));
     if (device->again[round] && device->sent[round] == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_USAGE, "round",
                          "found round %u, which was not packed yet: expected it to be packed, and "
                          "its send buffer to be there",
                          round));
-    const stw_box_buffers buffers = {receive, device->sent[round], bucket};
-    STW_TRY(device->ops->run(device->boxes, LISTS_OF_ROUND * round + PLACE, &buffers, native, err));
+    const stw_box_buffers buffers = {NULL, device->sent[round], bucket};
+    STW_TRY(device->ops->run(device->boxes, LISTS_OF_ROUND * round + OWN, &buffers, native, err));
     device->sent[round] = NULL;
+out:
+    return status;
+}
+
+stw_status stw_sync_device_place_came(stw_sync_device *device, uint32_t round, const void *receive,
+                                      void *bucket, void *native, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(check_round(device, round, err));
+    STW_TRY(check_buffer("receive", receive, device->view->receive_bytes, err));
+    STW_TRY(check_buffer("bucket", bucket, device->view->bucket_bytes, err));
+    const stw_box_buffers buffers = {receive, NULL, bucket};
+    STW_TRY(device->ops->run(device->boxes, LISTS_OF_ROUND * round + CAME, &buffers, native, err));
+out:
+    return status;
+}
+
+stw_status stw_sync_device_place(stw_sync_device *device, uint32_t round, const void *receive,
+                                 void *bucket, void *native, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(check_round(device, round, err));
+    STW_TRY(check_buffer("receive", receive, device->view->receive_bytes, err));
+    STW_TRY(stw_sync_device_place_own(device, round, bucket, native, err));
+    STW_TRY(stw_sync_device_place_came(device, round, receive, bucket, native, err));
 out:
     return status;
 }
@@ -514,4 +545,21 @@ out:
 stw_status stw_sync_device_sum(stw_sync_device *device, const void *address, uint64_t bytes,
                                void *native, uint64_t *out, stw_error *err) {
     return device->ops->sum(device->boxes, address, bytes, native, out, err);
+}
+
+const stw_sync_view *stw_sync_device_view(const stw_sync_device *device) { return device->view; }
+
+stw_status stw_sync_device_mark(stw_sync_device *device, uint32_t number, void *native,
+                                stw_error *err) {
+    return device->ops->mark(device->boxes, number, native, err);
+}
+
+stw_status stw_sync_device_follow(stw_sync_device *device, uint32_t number, void *native,
+                                  stw_error *err) {
+    return device->ops->follow(device->boxes, number, native, err);
+}
+
+stw_status stw_sync_device_passed(stw_sync_device *device, uint32_t number, bool *out,
+                                  stw_error *err) {
+    return device->ops->passed(device->boxes, number, out, err);
 }

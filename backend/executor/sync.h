@@ -57,7 +57,23 @@ STW_MUST_USE stw_status stw_sync_device_pack(stw_sync_device *device, uint32_t r
 STW_MUST_USE stw_status stw_sync_device_place(stw_sync_device *device, uint32_t round,
                                               const void *receive, void *bucket, void *native,
                                               stw_error *err);
-/** Copy a round's bucket to the targets of stw_sync_places. */
+/** The two halves of stw_sync_device_place, in this order: what the rank has itself, which needs no
+ * message, and what came. */
+STW_MUST_USE stw_status stw_sync_device_place_own(stw_sync_device *device, uint32_t round,
+                                                  void *bucket, void *native, stw_error *err);
+STW_MUST_USE stw_status stw_sync_device_place_came(stw_sync_device *device, uint32_t round,
+                                                   const void *receive, void *bucket, void *native,
+                                                   stw_error *err);
+/** What the rank does; belongs to the schedule. */
+const stw_sync_view *stw_sync_device_view(const stw_sync_device *device);
+/** Marks on streams; see backend/boxes.h. */
+STW_MUST_USE stw_status stw_sync_device_mark(stw_sync_device *device, uint32_t number, void *native,
+                                             stw_error *err);
+STW_MUST_USE stw_status stw_sync_device_follow(stw_sync_device *device, uint32_t number,
+                                               void *native, stw_error *err);
+STW_MUST_USE stw_status stw_sync_device_passed(stw_sync_device *device, uint32_t number, bool *out,
+                                               stw_error *err);
+/** Copy what a round brought into its bucket to the targets of stw_sync_places. */
 STW_MUST_USE stw_status stw_sync_device_collect(stw_sync_device *device, uint32_t round,
                                                 const void *bucket, void *native, stw_error *err);
 /** With stw_sync_places: add this rank's digests, per tensor. The first sum covers source elements,

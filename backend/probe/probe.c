@@ -161,16 +161,33 @@ static void stamp(stw_cluster *out) {
 
 /* Sums and shares of rounded rates are no round numbers. */
 static void round_rates(stw_cluster *out) {
-    double *rates[] = {
-        &out->gpu.update_bps,         &out->gpu.norm_bf16_bps,  &out->gpu.hbm_bps,
-        &out->gpu.norm_bps,           &out->gpu.bf16_flops,     &out->pcie.h2d_bps,
-        &out->pcie.d2h_bps,           &out->host.bandwidth_bps, &out->pcie.both_bps,
-        &out->host.dma_bps,           &out->cpu_adamw_pps,      &out->cpu_norm_pps,
-        &out->pcie.latency_s,         &out->nvlink_bps,         &out->nvme.read_bps,
-        &out->nvme.write_bps,         &out->nvme.both_bps,      &out->host.dma_beside_bps,
-        &out->host.dma_up_bps,        &out->host.dma_down_bps,  &out->host.page_lock_bps,
-        &out->pcie.direct_bps,        &out->cpu_adamw_ring_pps, &out->host.file_read_bps,
-        &out->host.file_read_rank_bps};
+    double *rates[] = {&out->gpu.update_bps,
+                       &out->gpu.norm_bf16_bps,
+                       &out->gpu.hbm_bps,
+                       &out->gpu.norm_bps,
+                       &out->gpu.bf16_flops,
+                       &out->pcie.h2d_bps,
+                       &out->pcie.d2h_bps,
+                       &out->host.bandwidth_bps,
+                       &out->pcie.both_bps,
+                       &out->host.dma_bps,
+                       &out->cpu_adamw_pps,
+                       &out->cpu_norm_pps,
+                       &out->pcie.latency_s,
+                       &out->nvlink_bps,
+                       &out->nvme.read_bps,
+                       &out->nvme.write_bps,
+                       &out->nvme.both_bps,
+                       &out->host.dma_beside_bps,
+                       &out->host.dma_up_bps,
+                       &out->host.dma_down_bps,
+                       &out->host.page_lock_bps,
+                       &out->pcie.direct_bps,
+                       &out->cpu_adamw_ring_pps,
+                       &out->host.file_read_bps,
+                       &out->host.file_read_rank_bps,
+                       &out->gpu.boxes_bps,
+                       &out->messages_bps};
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
         *rates[i] = stw_probe_three_digits(*rates[i]);
 }

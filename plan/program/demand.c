@@ -12,6 +12,9 @@
  * it. */
 static const double NORM_HBM_EFFICIENCY = 0.8;
 
+/* Default. What kernels that copy slices of tensors reach of the GPU's copy bandwidth. */
+static const double BOXES_OF_HBM = 0.55;
+
 /* Default. CPU time of the norm per element, relative to an update. */
 static const double NORM_OF_UPDATE = 0.5;
 
@@ -368,9 +371,22 @@ static void demand_master(const stw_job *job, const stw_op *op, stw_demand *out)
     if (op->to == STW_TIER_NVME) add_disk(job, true, master, out);
 }
 
+/* Stowage's weight syncs pack and place slices: in GPU memory, a launch each. */
+static bool copies_boxes(const stw_job *job, const stw_op *op) {
+    return op->to == STW_TIER_GPU && job->engine->spec.own_process &&
+           (op->component == STW_COMPONENT_STAGE || op->component == STW_COMPONENT_ROLLOUT_WEIGHTS);
+}
+
 /* Reads the stored dtype and writes the run's dtype. */
 static void demand_place(const stw_job *job, const stw_op *op, stw_demand *out) {
-    add_traffic(job, op->to, 2 * (double)op->bytes, out);
+    const stw_cluster *c = job->cluster;
+    if (!copies_boxes(job, op)) {
+        add_traffic(job, op->to, 2 * (double)op->bytes, out);
+        return;
+    }
+    const double rate = c->gpu.boxes_bps > 0 ? c->gpu.boxes_bps : BOXES_OF_HBM * c->gpu.hbm_bps;
+    out->seconds[STW_RESOURCE_HBM] += seconds_of(2 * (double)op->bytes, rate);
+    out->startup_s += c->pcie.latency_s;
 }
 
 /* Kernels follow each other: those that memory bounds take the GPU's time, too. */

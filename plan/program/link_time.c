@@ -19,6 +19,10 @@ static const double tree_nvlink[] = {0.6, 1.25, 28}, tree_pcie[] = {1.0, 1.9, 28
  * simple protocol (getNetOverhead). */
 static const double POST[] = {1.0, 1.0, 3.0};
 
+/* Default. What a GPU sends while as much comes, of what one that sends alone reaches: an
+ * all-gather and a broadcast (bench/results/constants.md). */
+static const double MESSAGES_OF_NVLINK = 0.7;
+
 /* Slower links inside a node are taken for PCIe. */
 static const double PCIE_BPS = 64e9;
 
@@ -117,7 +121,9 @@ stw_link_time stw_link_messages(const stw_cluster *cluster, double near_bytes, d
                                 double far_messages) {
     const double hop = far_bytes > 0 ? ring_net[SIMPLE] : ring_nvlink[SIMPLE];
     if (near_bytes <= 0 && far_bytes <= 0) return (stw_link_time){0};
+    const double near_bps = cluster->messages_bps > 0 ? cluster->messages_bps
+                                                      : MESSAGES_OF_NVLINK * cluster->nvlink_bps;
     return (stw_link_time){.startup_s = US * (ring_base[SIMPLE] + hop + POST[LL] * far_messages),
-                           .nvlink_s = per(near_bytes, cluster->nvlink_bps),
+                           .nvlink_s = per(near_bytes, near_bps),
                            .nic_s = per(far_bytes, cluster->nic_bps)};
 }

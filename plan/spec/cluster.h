@@ -62,13 +62,14 @@ typedef struct stw_cluster {
         uint64_t context_bytes; /* taken by the CUDA context */
         uint64_t comm_bytes;    /* taken by NCCL after first use, all communicators; one rank: 0 */
         double hbm_bps;         /* read + written */
-        double update_bps;      /* AdamW with all state on the GPU, read + written; 0: hbm_bps */
-        double norm_bps;        /* exact norm, fp32 gradients read; 0: a share of hbm_bps */
-        double norm_bf16_bps;   /* the same, bf16 gradients; 0: norm_bps */
-        double bf16_flops;      /* dense peak in the data sheet */
-        double best_bf16_flops; /* the fastest product; 0: the share of the peak in `rates` */
-        char rates[16];         /* name of rows in rates.csv: shares of the peak */
-        double efficiency;      /* forward and backward: predicted over real seconds */
+        double update_bps;      /* AdamW with all state there, read + written; 0: hbm_bps */
+        double norm_bps;        /* fp32 gradients read by the exact norm; 0: a share of hbm_bps */
+        double norm_bf16_bps;   /* bf16 gradients; 0: norm_bps */
+        double boxes_bps;       /* copies of boxes, read + written; 0: a share of hbm_bps */
+        double bf16_flops;      /* dense peak of the data sheet */
+        double best_bf16_flops; /* of the fastest product; 0: the share of `rates` */
+        char rates[16];         /* rows of rates.csv: what work reaches of the peak */
+        double efficiency;      /* of forward and backward: predicted over real seconds */
     } gpu;
     double usd_per_gpu_hour; /* price of a GPU with its part of the node; 0: unknown */
     struct {
@@ -101,7 +102,9 @@ typedef struct stw_cluster {
                                     thread */
         double latency_s;        /* start-up cost of one copy */
     } pcie;
-    double nvlink_bps; /* per GPU, inside a node (collectives); 0 with one GPU per node */
+    double nvlink_bps;   /* per GPU, inside a node (collectives); 0 where a node has one GPU */
+    double messages_bps; /* sent by a GPU to others of its node while as much comes; 0: a share of
+                          * nvlink_bps */
     struct {
         uint64_t capacity_bytes;    /* per node; 0: none */
         double read_bps, write_bps; /* one direction by itself, per node */

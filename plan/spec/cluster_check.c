@@ -79,6 +79,7 @@ static const struct {
     {"node.gpu.update", AT(gpu.update_bps), "node.gpu.hbm", AT(gpu.hbm_bps), READS_OF_COPIES},
     {"node.gpu.norm", AT(gpu.norm_bps), "node.gpu.hbm", AT(gpu.hbm_bps), READS_OF_COPIES},
     {"node.gpu.norm_bf16", AT(gpu.norm_bf16_bps), "node.gpu.hbm", AT(gpu.hbm_bps), READS_OF_COPIES},
+    {"node.gpu.boxes", AT(gpu.boxes_bps), "node.gpu.hbm", AT(gpu.hbm_bps), READS_OF_COPIES},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 

@@ -5,7 +5,7 @@ them. Nothing here knows torch."""
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_uint32, c_uint64, c_void_p
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _native
@@ -13,6 +13,9 @@ from . import _native
 DIMS = 4  # STOWAGE_MAX_DIMS
 MIN_BUCKET = 1 << 20
 _Dims = c_uint64 * DIMS
+
+# What a step of a sync asks for, STOWAGE_SYNC_... of stowage.h.
+DONE, POST, RECEIVE, RELEASE, TAKE, WAIT = range(6)
 
 
 class TensorRow(NamedTuple):
@@ -96,6 +99,12 @@ class _Part(Structure):
                 ("last", c_int)]
 
 
+class _Begin(Structure):
+    _fields_ = [("send", c_void_p * 2), ("receive", c_void_p * 2), ("bucket", c_void_p * 2), ("pack_stream", c_void_p),
+                ("comm_stream", c_void_p), ("place_stream", c_void_p), ("take_stream", c_void_p), ("comm", c_void_p),
+                ("releases", c_int), ("timeout_s", c_double)]
+
+
 class _Open(Structure):
     _fields_ = [("backend", c_char_p), ("gpu_is_given", c_int), ("gpu", c_uint32), ("sources", POINTER(c_void_p)),
                 ("targets", POINTER(c_void_p)), ("n_sources", c_uint32), ("n_targets", c_uint32)]
@@ -171,15 +180,29 @@ class Rounds:
         options = _Open(b"host" if gpu is None else b"cuda", gpu is not None, gpu or 0, _addresses(sources), _addresses(targets),
                         len(sources), len(targets))
         self._library.call("stw_open_sync", schedule._handle, rank, byref(options), ctypes.sizeof(options), byref(self._handle))
+        self._action, self._number, self._set = c_int(), c_uint32(), c_uint32()
+        self._answer = byref(self._action), byref(self._number), byref(self._set)
+        self._step = self._library.stw_step_sync
 
     def bind(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         self._library.call("stw_bind_sync", self._handle, _addresses(sources), len(sources), _addresses(targets), len(targets))
 
-    def pack(self, number: int, send: int, stream: int) -> None:
-        self._library.call("stw_pack_round", self._handle, number, send or None, stream or None)
+    def begin(self, sets: Sequence[Tuple[int, int, int]], streams: Sequence[int], comm: int, releases: bool, timeout: float) -> None:
+        """sets: addresses of send buffer, receive buffer and bucket, of both sets. streams: those that pack, send, place and take."""
+        send, receive, bucket = zip(*sets)
+        options = _Begin((c_void_p * 2)(*send), (c_void_p * 2)(*receive), (c_void_p * 2)(*bucket), *streams, comm, releases, timeout)
+        self._library.call("stw_begin_sync", self._handle, byref(options), ctypes.sizeof(options))
 
-    def place(self, number: int, receive: int, bucket: int, stream: int) -> None:
-        self._library.call("stw_place_round", self._handle, number, receive or None, bucket or None, stream or None)
+    def step(self) -> Tuple[int, int, Optional[_native.Error]]:
+        """Goes on to what is to be done next: the action, its round, and an error that the round met."""
+        status = self._step(self._handle, *self._answer, self._library.error())
+        error = None
+        if status:
+            try:
+                self._library.fail(status)
+            except _native.Error as failure:
+                error = failure
+        return self._action.value, self._number.value, error
 
     def close(self) -> None:
         if self._handle:

@@ -226,6 +226,39 @@ class OneProcess(unittest.TestCase):
             with self.assertRaisesRegex(stowage.Error, "weight: shape.* changed after set-up"):
                 sync.sync(1)
 
+    def test_parameters_that_are_exchanged(self) -> None:
+        """Their own memory is read, although a look at all of them is not taken before every sync."""
+        class Two(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = torch.nn.Linear(5, 4), torch.nn.Linear(4, 3)
+                self.register_buffer("scale", torch.ones(3))
+
+        def check() -> None:
+            sync.sync(1)
+            for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+                self.assertTrue(torch.equal(got[name], tensor.detach()), name)
+
+        module = Two()
+        got: dict = {}
+        with WeightSync(module, Callback(lambda rows: got.update((n, t.clone()) for n, t in rows)), dtype=None) as sync:
+            check()
+            self.assertTrue(sync._source.is_unchanged())
+            with torch.no_grad():
+                module.first.weight.mul_(3)
+            self.assertTrue(sync._source.is_unchanged())
+            check()
+            for change in [lambda: setattr(module.first, "weight", torch.nn.Parameter(torch.randn(4, 5))),
+                           lambda: setattr(module, "second", torch.nn.Linear(4, 3)),
+                           lambda: setattr(module.second.bias, "data", torch.randn(3)),
+                           lambda: setattr(module, "scale", torch.randn(3))]:
+                change()
+                self.assertFalse(sync._source.is_unchanged())
+                check()
+            module.first.weight.data = module.first.weight.data.view(5, 4)
+            with self.assertRaisesRegex(stowage.Error, "first.weight: shape.* changed after set-up"):
+                sync.sync(2)
+
     def test_folder(self) -> None:
         module = Tied()
         with tempfile.TemporaryDirectory() as top:

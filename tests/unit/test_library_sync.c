@@ -19,6 +19,7 @@ typedef struct run {
     stw_sync_t *syncs[SYNC_MOST_RANKS];
     unsigned char *memory[2][SYNC_MOST_RANKS][SYNC_MEMORIES];
     unsigned char *buffers[3][SYNC_MOST_RANKS]; /* send, receive, bucket */
+    unsigned char *sets[3][2][SYNC_MOST_RANKS]; /* the same, of the loop */
 } run;
 
 static const char *const dtype_names[STW_N_DTYPES] = {
@@ -287,6 +288,122 @@ static void random_jobs_arrive(void) {
     }
 }
 
+/* ---- the same by the loop: ranks take turns, and messages wait where they come ---- */
+
+typedef struct letter {
+    bool posted[64]; /* rounds */
+    unsigned char *sent[64];
+} letter;
+
+static void run_action(run *x, letter *letters, uint32_t r, int action, uint32_t round,
+                       uint32_t set) {
+    uint32_t n = 0, n_sent = 0, next[SYNC_MOST_RANKS] = {0};
+    const stw_sync_message_t *mine = messages_of(x, r, round, &n);
+    CU_ASSERT_FATAL(round < 64 && set == round % 2);
+    if (action == STOWAGE_SYNC_POST) {
+        CU_ASSERT_FALSE(letters[r].posted[round]);
+        letters[r].posted[round] = true;
+        letters[r].sent[round] = malloc(x->info[r].send_bytes + 1);
+        memcpy(letters[r].sent[round], x->sets[0][set][r], x->info[r].send_bytes);
+    }
+    for (uint32_t i = 0; i < n && action == STOWAGE_SYNC_RECEIVE; i++) {
+        if (mine[i].sends) continue;
+        const uint32_t peer = mine[i].peer;
+        const stw_sync_message_t *its = messages_of(x, peer, round, &n_sent);
+        uint32_t *at = &next[peer];
+        while (!(its[*at].sends && its[*at].peer == r)) ++*at;
+        memcpy(x->sets[1][set][r] + mine[i].offset, letters[peer].sent[round] + its[(*at)++].offset,
+               mine[i].bytes);
+    }
+    if (action == STOWAGE_SYNC_TAKE) {
+        memcpy(x->buffers[2][r], x->sets[2][set][r], x->info[r].bucket_bytes);
+        take_parts(x, r, round);
+    }
+}
+
+/* Have all senders of a round posted? */
+static bool has_come(run *x, const letter *letters, uint32_t r, uint32_t round) {
+    uint32_t n = 0;
+    const stw_sync_message_t *mine = messages_of(x, r, round, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (!mine[i].sends && !letters[mine[i].peer].posted[round]) return false;
+    return true;
+}
+
+static void execute_loop(run *x, bool releases) {
+    const uint32_t world = x->c.job.world;
+    letter *letters = calloc(world, sizeof *letters);
+    int actions[SYNC_MOST_RANKS] = {0};
+    uint32_t round[SYNC_MOST_RANKS] = {0}, set[SYNC_MOST_RANKS] = {0}, done = 0;
+    uint32_t taken[SYNC_MOST_RANKS] = {0}, released[SYNC_MOST_RANKS] = {0};
+    for (uint32_t r = 0; r < world; r++) {
+        stw_begin_sync_t options = {.releases = releases};
+        for (int s = 0; s < 2; s++) {
+            const uint64_t bytes[3] = {x->info[r].send_bytes, x->info[r].receive_bytes,
+                                       x->info[r].bucket_bytes};
+            for (int k = 0; k < 3; k++) x->sets[k][s][r] = malloc(bytes[k] + 1);
+            options.send[s] = x->sets[0][s][r];
+            options.receive[s] = x->sets[1][s][r];
+            options.bucket[s] = x->sets[2][s][r];
+        }
+        library_ok(stw_begin_sync(x->syncs[r], &options, sizeof options, error), "begin");
+        actions[r] = STOWAGE_SYNC_WAIT;
+    }
+    for (uint32_t turn = 0; done < world; turn++) {
+        const uint32_t r = turn % world;
+        CU_ASSERT_FATAL(turn < 100000);
+        if (actions[r] == STOWAGE_SYNC_DONE ||
+            (actions[r] == STOWAGE_SYNC_RECEIVE && !has_come(x, letters, r, round[r])))
+            continue;
+        if (actions[r] != STOWAGE_SYNC_WAIT)
+            run_action(x, letters, r, actions[r], round[r], set[r]);
+        library_ok(stw_step_sync(x->syncs[r], &actions[r], &round[r], &set[r], error), "step");
+        taken[r] += actions[r] == STOWAGE_SYNC_TAKE;
+        released[r] += actions[r] == STOWAGE_SYNC_RELEASE;
+        if (actions[r] == STOWAGE_SYNC_DONE) done++;
+    }
+    for (uint32_t r = 0; r < world; r++) {
+        CU_ASSERT_EQUAL(released[r], releases ? taken[r] : 0);
+        for (int k = 0; k < 3; k++)
+            for (int s = 0; s < 2; s++) free(x->sets[k][s][r]);
+        for (uint32_t i = 0; i < 64; i++) free(letters[r].sent[i]);
+    }
+    free(letters);
+}
+
+static void loops_arrive(void) {
+    library_files();
+    for (uint64_t seed = 2000; seed < 2060; seed++) {
+        run x = {.c = {.casts = seed % 4 != 0, .buckets = seed % 3 == 0}};
+        start(&x, seed, 1 + (uint32_t)(seed % SYNC_MOST_RANKS));
+        for (int again = 0; again < 2; again++) {
+            execute_loop(&x, seed % 2 == 1);
+            CU_ASSERT_EQUAL(wrong_elements(&x), 0);
+        }
+        end(&x);
+    }
+}
+
+static void mistakes_of_loops(void) {
+    run x = {.c = {.casts = false}};
+    int action = 7;
+    uint32_t round = 0, set = 0;
+    library_files();
+    start(&x, 12, 2);
+    stw_begin_sync_t options = {.timeout_s = 1};
+    library_ok(stw_step_sync(x.syncs[0], &action, &round, &set, error), "step before begin");
+    CU_ASSERT_EQUAL(action, STOWAGE_SYNC_DONE);
+    library_refused(stw_begin_sync(x.syncs[0], &options, 8, error), STOWAGE_USAGE, "size");
+    library_refused(stw_begin_sync(NULL, &options, sizeof options, error), STOWAGE_USAGE, "sync");
+    library_refused(stw_step_sync(x.syncs[0], NULL, &round, &set, error), STOWAGE_USAGE, "action");
+    library_ok(stw_begin_sync(x.syncs[0], &options, sizeof options, error), "begin");
+    library_refused(stw_step_sync(x.syncs[0], &action, &round, &set, error), STOWAGE_USAGE, "send");
+    options.comm = &options; /* never looked at: this process has no NCCL */
+    const stw_status_t status = stw_begin_sync(x.syncs[0], &options, sizeof options, error);
+    CU_ASSERT(status == STOWAGE_NOT_BUILT_IN || status == STOWAGE_DEVICE);
+    end(&x);
+}
+
 /* Targets and sources that moved. */
 static void memories_move(void) {
     run x = {.c = {.casts = true, .buckets = false}};
@@ -413,4 +530,5 @@ static void mistakes_of_syncs(void) {
 
 STW_TEST_MAIN("library: weights that move", {"random jobs arrive", random_jobs_arrive},
               {"memories move", memories_move}, {"mistakes of plans", mistakes_of_plans},
-              {"mistakes of syncs", mistakes_of_syncs})
+              {"mistakes of syncs", mistakes_of_syncs}, {"loops arrive", loops_arrive},
+              {"mistakes of loops", mistakes_of_loops})

@@ -60,6 +60,8 @@ class Folder(Target):
         self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._work = ""
 
+    releases = True
+
     def wants(self, table: Table, rank: int, world: int) -> List[Want]:
         _check_replaceable(self.path.replace("{step}", "0"))
         self._files = self._share(Names.of(self.like, table.shapes).published(table), world)

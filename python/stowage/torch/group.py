@@ -9,6 +9,7 @@ import torch
 
 from .. import _native
 from .._sync import Message
+from .tensors import on_device
 
 Value = TypeVar("Value")
 
@@ -72,6 +73,17 @@ class Group:
         tensor = torch.tensor(values, dtype=torch.int64, device="cpu" if self.serves("cpu") else "cuda")
         self._dist.all_reduce(tensor, group=self._group)
         return tensor.tolist()
+
+    def communicator(self, device: torch.device) -> int:
+        """The group's ncclComm_t on a GPU; 0 if there is none that the library can use."""
+        ask = None
+        if self.size > 1 and device.type == "cuda":
+            ask = getattr(self._group._get_backend(device), "_comm_ptr", None)
+        if ask is None:
+            return 0
+        with on_device(device):
+            self._dist.all_reduce(torch.zeros(1, device=device), group=self._group)  # torch makes it with the first collective
+            return int(ask())
 
     def operations(self, messages: Sequence[Message], send: torch.Tensor, receive: torch.Tensor) -> List[Any]:
         """The messages of a round, between buffers, for post."""

@@ -8,14 +8,15 @@ Messages are JSON after a length of four bytes:
     {"tensors", "aliases", "device"}      ->
                                           <-   {"wants": [[name, first, count], ...]}
     {"rounds", "bytes", "buckets"}        ->                       rounds: what each bucket holds; buckets: two handles
-                                          <-   {"ready": true}
+                                          <-   {"ready": true}     on a GPU with handles of two events ("taken")
     {"begin": step}                       ->                       of every sync
     {"round": number, "half": 0 or 1}     ->
-                                          <-   {"done": number}    the bucket may be overwritten
+                                          <-   {"done": number}    the bucket may be overwritten; on a GPU after its event
     {"end": step, "sums": [...]}          ->                       sums: if asked for
                                           <-   {"done": step}
 
-Both sides may answer {"error": text} instead.
+Both sides may answer {"error": text} instead. On a GPU neither side waits for it in a round: each bucket has an event behind the work
+that fills it, and one behind the work that takes it, and streams of the other process wait for these.
 """
 
 from __future__ import annotations
@@ -152,11 +153,25 @@ def open_shared(handle: Mapping[str, Any], size: int, device: torch.device) -> t
     return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, int(handle["offset"]), (size,), (1,))
 
 
+def share_events(events: Sequence[Any], device: torch.device) -> List[str]:
+    with on_device(device):  # torch makes an event on the current device when it is first used
+        return [base64.b64encode(event.ipc_handle()).decode() for event in events]
+
+
+def open_event(handle: str, device: torch.device) -> Any:
+    return torch.cuda.Event.from_ipc_handle(device, base64.b64decode(handle))
+
+
+def new_events() -> List[Any]:
+    """For the two buckets."""
+    return [torch.cuda.Event(interprocess=True) for _ in range(2)]
+
+
 class Process(Target):
     """A process on the same GPU, or on the same host if the weights are synced in host memory, that holds a Receiver of
     the same address (the path of a Unix socket, one per receiver). Each rank has a target of its own."""
 
-    other_process = True
+    releases = True
 
     def __init__(self, address: str) -> None:
         self.address = os.fspath(address)
@@ -165,6 +180,8 @@ class Process(Target):
         self._pending: Dict[int, int] = {}
         self._descriptors: List[int] = []
         self._buckets: List[torch.Tensor] = []
+        self._filled: List[Any] = []  # torch.cuda.Event: of buckets on a GPU
+        self._taken: List[Any] = []
 
     @property
     def channel(self) -> Channel:
@@ -221,8 +238,9 @@ class Process(Target):
             self._descriptors = []
         else:
             self.channel.send(message)
-            self.channel.send({"buckets": [share(b) for b in self._buckets]})
-        self.channel.receive()
+            self._filled = new_events()
+            self.channel.send({"buckets": [share(b) for b in self._buckets], "filled": share_events(self._filled, self._buckets[0].device)})
+        self._taken = [open_event(handle, self._buckets[0].device) for handle in self.channel.receive().get("taken", [])]
 
     def begin(self, step: int) -> None:
         super().begin(step)
@@ -236,9 +254,13 @@ class Process(Target):
         done = self.channel.receive().get("done")
         if done != number:
             raise _native.Error(f"{self.channel.peer}: answered round {done}, expected {number}")
+        if self._taken:
+            torch.cuda.current_stream(self._buckets[0].device).wait_event(self._taken[half])
 
     def deliver(self, number: int, half: int, parts: Sequence[Delivery]) -> None:
         if parts:
+            if self._filled:
+                self._filled[half].record(torch.cuda.current_stream(self._buckets[0].device))
             self.channel.send({"round": number, "half": half})
             self._pending[half] = number
 
@@ -274,6 +296,8 @@ class Receiver(Versioned):
     worker's hook for new weights. Error: a tensor that the sender lacks or cuts otherwise, another dtype, a sender that failed or
     ended. After an error `version` raises until a later sync ends well.
     """
+
+    _foreach_copy = staticmethod(getattr(torch, "_foreach_copy_", None))  # one launch for many tensors
 
     def __init__(self, address: str, params: Mapping[str, Wanted], *, timeout: float = 300.0) -> None:
         self.address = os.fspath(address)
@@ -324,11 +348,16 @@ class Receiver(Versioned):
             raise
         self._channel.send({"wants": [[w.name, w.first, w.count] for w in self._wants]})
         layout = self._channel.receive()
-        self._rounds, size = layout["rounds"], layout["bytes"]
+        size = layout["bytes"]
+        self._filled: List[Any] = []
+        self._taken: List[Any] = []
         try:
             if self._device.type == "cuda":
                 with on_device(self._device):
-                    self._buckets = [open_shared(h, size, self._device) for h in self._channel.receive()["buckets"]]
+                    shared = self._channel.receive()
+                    self._buckets = [open_shared(h, size, self._device) for h in shared["buckets"]]
+                    self._filled = [open_event(handle, self._device) for handle in shared["filled"]]
+                    self._taken = new_events()
             else:
                 descriptors = self._channel.descriptors(2)
                 self._channel.receive()
@@ -339,7 +368,18 @@ class Receiver(Versioned):
             if not isinstance(failure, _native.Error):
                 self._channel.send({"error": f"the buckets cannot be opened: {failure}"})
             raise
-        self._channel.send({"ready": True})
+        self._copies = [self._copies_of(number % 2, parts) for number, parts in enumerate(layout["rounds"])]
+        self._channel.send({"ready": True, "taken": share_events(self._taken, self._device)})
+
+    def _copies_of(self, half: int, parts: Sequence[Any]) -> Tuple[List[torch.Tensor], List[torch.Tensor]]:
+        """Memory that a round's parts go to, and where they lie in the bucket."""
+        into, pieces = [], []
+        for index, first, count, offset in parts:
+            want = self._wants[index]
+            dtype = self._dtypes[want.name]
+            pieces.append(self._buckets[half][offset:offset + product(count) * BYTES[dtype]].view(TORCH[dtype]).view(count))
+            into.append(want.into[tuple(slice(f - w, f - w + n) for f, w, n in zip(first, want.first, count))])
+        return into, pieces
 
     def receive(self, timeout: Optional[float] = None) -> int:
         """Take one sync; returns its step. timeout: seconds until it begins, None to wait for ever."""
@@ -352,6 +392,8 @@ class Receiver(Versioned):
                     if "end" in message:
                         break
                     self._take(int(message["round"]), int(message["half"]))
+                if self._device.type == "cuda":  # the sender has waited for its work
+                    torch.cuda.current_stream(self._device).synchronize()
                 if "sums" in message:
                     self._compare(message["sums"])
             self._end()
@@ -366,17 +408,16 @@ class Receiver(Versioned):
         return step
 
     def _take(self, number: int, half: int) -> None:
-        bucket = self._buckets[half]
-        for index, first, count, offset in self._rounds[number]:
-            want = self._wants[index]
-            dtype = self._dtypes[want.name]
-            piece = bucket[offset:offset + product(count) * BYTES[dtype]].view(TORCH[dtype]).view(count)
-            into = want.into
-            for d, (start, n) in enumerate(zip(first, count)):
-                into = into.narrow(d, start - want.first[d], n)
-            into.copy_(piece)
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+        if self._filled:
+            torch.cuda.current_stream(self._device).wait_event(self._filled[half])
+        into, pieces = self._copies[number]
+        if self._foreach_copy is not None:
+            self._foreach_copy(into, pieces)
+        else:
+            for to, piece in zip(into, pieces):
+                to.copy_(piece)
+        if self._taken:
+            self._taken[half].record(torch.cuda.current_stream(self._device))
         self._channel.send({"done": number})
 
     def _compare(self, sums: Sequence[int]) -> None:

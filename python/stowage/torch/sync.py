@@ -5,23 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from datetime import timedelta
-from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 
 from .. import _native
-from .._sync import MIN_BUCKET, Info, Message, Part, Piece, Rounds, Schedule, TensorRow
+from .._sync import (DONE, MIN_BUCKET, POST, RECEIVE, RELEASE, TAKE, WAIT, Info, Message, Part, Piece, Rounds, Schedule,
+                     TensorRow)
 from .boxes import BYTES, FOLD, TORCH, Box, Want, bit_sum, bit_value, first_holders, group_by_tensor, meet, product, show
 from .group import Group
 from .source import Described, Source, describe, join
 from .target import Delivery, Target
 from .tensors import on_device
 
-HALVES = 2    # sets of buffers
-SPINS = 1e-3  # seconds of a wait in which the host does not sleep: most rounds take less
-AHEAD = 4     # rounds that are queued on a GPU before the host waits for the first of them
+HALVES = 2  # sets of buffers
 
 
 class Result(NamedTuple):
@@ -35,7 +33,7 @@ class Result(NamedTuple):
 
 
 class _Half:
-    """A set of buffers, and what was last queued on it."""
+    """A set of buffers, and the messages between them that are under way. Round r uses set r % HALVES."""
 
     def __init__(self, info: Info, bucket: torch.Tensor, device: torch.device) -> None:
         self.send = torch.empty(info.send_bytes, dtype=torch.uint8, device=device)
@@ -43,8 +41,7 @@ class _Half:
         self.bucket = bucket
         self.works: List[Tuple[Any, List[Message]]] = []
         self.operations: Dict[int, List[Any]] = {}  # of rounds, made once
-        self.placed: Optional[Any] = None  # torch.cuda.Event: receive buffer read, bucket written
-        self.taken: Optional[Any] = None   # the target's work on the bucket
+        self.addresses = tuple(t.data_ptr() if t.numel() else 0 for t in (self.send, self.receive, bucket))
 
 
 class WeightSync:
@@ -122,6 +119,9 @@ class WeightSync:
         if len(set(sums)) > 1:
             raise _native.Error("the ranks have different schedules; they must run one version of libstowage")
         self._group.exchange(self._open_target)
+        # NCCL's communicator of torch, if all ranks can hand it to the library: then no round's messages go through Python
+        comms = self._group.exchange(lambda: self._group.communicator(self._device))
+        self._comm = comms[self._group.rank] if all(comms) else 0
 
     def _ask_target(self) -> List[Tuple[int, Box, bool]]:
         self._target.connect(self._table, self._device, self.timeout)
@@ -184,16 +184,17 @@ class WeightSync:
         with on_device(self._device):
             buckets = self._target.buckets(self._info.bucket_bytes, self._device)
             self._halves = [_Half(self._info, bucket, self._device) for bucket in buckets]
-            self._streams = [torch.cuda.Stream(self._device) for _ in range(2)] if cuda else []
+            # those that pack, send and place; messages go first where a kernel of the others could, too
+            self._streams = [torch.cuda.Stream(self._device, priority=p) for p in (0, -1, 0)] if cuda else []
             self._source.lock(self._device)
             self._addresses = self._source.addresses(self._device)
             self._into = [w.into for w in self._wants if w.into is not None]
             self._places = [t.data_ptr() for t in self._into]
             self._rounds = Rounds(self._schedule, self._group.rank, self._device.index if cuda else None, self._addresses, self._places)
-            # what the buckets hold is the same in every sync: views of both sets are made once
-            self._deliveries = [[[self._delivery(part, half.bucket) for part in row] for row in self._parts]
-                                for half in self._halves]
-        self._target.open([[(d, p.offset) for d, p in zip(row, parts)] for row, parts in zip(self._deliveries[0], self._parts)],
+            # what the buckets hold is the same in every sync: views are made once
+            self._deliveries = [[self._delivery(part, self._halves[number % HALVES].bucket) for part in row]
+                                for number, row in enumerate(self._parts)]
+        self._target.open([[(d, p.offset) for d, p in zip(row, parts)] for row, parts in zip(self._deliveries, self._parts)],
                           self.bucket_bytes)
 
     def _delivery(self, part: Part, bucket: torch.Tensor) -> Delivery:
@@ -279,8 +280,8 @@ class WeightSync:
 
 
 class _Run:
-    """One sync. Round r + 1 is packed and sent while round r is placed and handed over. On a GPU all of this is queued, and the host
-    waits for rounds of the past: it names what does not end. A target in another process is told of a round when it is done."""
+    """One sync. The library packs, sends and places rounds, on a GPU ahead of it; this hands over what a bucket holds, and sends
+    messages where the library cannot. While the host waits for rounds of the past, it names what does not end."""
 
     def __init__(self, owner: WeightSync, step: int) -> None:
         self.owner = owner
@@ -288,7 +289,6 @@ class _Run:
         self.rounds = owner._info.rounds
         self.failure: Optional[Exception] = None  # of the target: messages go on, the other ranks need them
         self.sums: Dict[int, List[torch.Tensor]] = {}
-        self.queued: Deque[Tuple[int, _Half, Any]] = deque()  # rounds that may be under way
         self.cuda = owner._device.type == "cuda"
 
     def all(self) -> Optional[Exception]:
@@ -296,18 +296,9 @@ class _Run:
         own._bind()
         expected = self._expected() if own.check else None
         self._try(lambda: own._target.begin(self.step))
-        if self.cuda:
-            begun = torch.cuda.current_stream(own._device).record_event()
-            for stream in own._streams:
-                stream.wait_event(begun)
-        if self.rounds:
-            self._start(0)
-        for number in range(self.rounds):
-            if number + 1 < self.rounds:
-                self._start(number + 1)
-            self._finish(number)
-        while self.queued:
-            self._settle()
+        streams = [s.cuda_stream for s in (*own._streams, torch.cuda.current_stream(own._device))] if self.cuda else [0] * 4
+        own._rounds.begin([half.addresses for half in own._halves], streams, own._comm, own._target.releases, own.timeout)
+        self._steps()
         if expected is not None and self.failure is None:
             self._try(lambda: self._compare(expected))
         self._try(lambda: own._target.end(self.step, {i: expected[self._key(i)] for i in range(len(own._wants))}
@@ -321,81 +312,65 @@ class _Run:
             except Exception as failure:
                 self.failure = failure
 
-    def _start(self, number: int) -> None:
-        own, half = self.owner, self.owner._halves[number % HALVES]
-        messages = own._messages[number]
-        stream = own._streams[0] if self.cuda else None
-        with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
-            if stream is not None and half.placed is not None:
-                stream.wait_event(half.placed)
-            own._rounds.pack(number, half.send.data_ptr(), stream.cuda_stream if stream is not None else 0)
-            try:
-                if number not in half.operations:
-                    half.operations[number] = own._group.operations(messages, half.send, half.receive)
-                half.works = own._group.post(messages, half.operations[number])
-            except RuntimeError as failure:
-                raise self._lost(number, messages, failure) from failure
+    def _steps(self) -> None:
+        step, calls = self.owner._rounds.step, {TAKE: self._hand_over, POST: self._post, RECEIVE: self._receive,
+                                                RELEASE: self._release}
+        late = 0.0
+        while True:
+            action, number, error = step()
+            if error is not None:
+                raise self._lost(number, self.owner._messages[number], error)
+            if action == DONE:
+                return
+            if action != WAIT:
+                late = 0.0
+                calls[action](number)
+                continue
+            late = late or time.monotonic() + self.owner.timeout
+            if time.monotonic() > late:
+                raise self._lost(number, self.owner._messages[number], None, True)
 
-    def _finish(self, number: int) -> None:
-        own, half = self.owner, self.owner._halves[number % HALVES]
-        stream = own._streams[1] if self.cuda else None
-        self._try(lambda: own._target.release(number % HALVES))
-        with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
-            if stream is not None and half.taken is not None:
-                stream.wait_event(half.taken)
-            self._receive(number, half)
-            own._rounds.place(number, half.receive.data_ptr(), half.bucket.data_ptr(),
-                              stream.cuda_stream if stream is not None else 0)
-            if stream is not None:
-                half.placed = stream.record_event()
-        if half.placed is None:
-            self._hand_over(number, half)
-            return
-        self.queued.append((number, half, half.placed))
-        if not own._target.other_process:
-            torch.cuda.current_stream(own._device).wait_event(half.placed)
-            self._hand_over(number, half)
-        while len(self.queued) > (1 if own._target.other_process else AHEAD):
-            self._settle()
+    def _on(self, stream: int) -> Any:
+        return torch.cuda.stream(self.owner._streams[stream]) if self.cuda else contextlib.nullcontext()
 
-    def _settle(self) -> None:
-        """Wait for the oldest round under way."""
-        number, half, placed = self.queued.popleft()
-        self._wait(number, placed)
-        if self.owner._target.other_process:
-            self._hand_over(number, half)
-
-    def _hand_over(self, number: int, half: _Half) -> None:
+    def _hand_over(self, number: int) -> None:
         own = self.owner
-        parts = own._deliveries[number % HALVES][number]
+        parts = own._deliveries[number]
+        if self.failure is not None:
+            return
         if own.check:
             for part in parts:
                 self.sums.setdefault(part.want, []).append(bit_sum(part.tensor, part.box[0], own._table.shapes[part.name]))
         self._try(lambda: own._target.deliver(number, number % HALVES, parts))
-        if self.cuda:
-            half.taken = torch.cuda.current_stream(own._device).record_event()
 
-    def _receive(self, number: int, half: _Half) -> None:
-        """Wait for a round's messages: the host for gloo, the current stream for NCCL."""
+    def _release(self, number: int) -> None:
+        with self._on(2):
+            self._try(lambda: self.owner._target.release(number % HALVES))
+
+    def _post(self, number: int) -> None:
+        own, half, messages = self.owner, self.owner._halves[number % HALVES], self.owner._messages[number]
+        try:
+            with self._on(1):
+                if number not in half.operations:
+                    half.operations[number] = own._group.operations(messages, half.send, half.receive)
+                half.works = own._group.post(messages, half.operations[number])
+        except RuntimeError as failure:
+            raise self._lost(number, messages, failure) from failure
+
+    def _receive(self, number: int) -> None:
+        """Wait for a round's messages: the host for gloo, the stream that places for NCCL."""
+        half = self.owner._halves[number % HALVES]
         end = time.monotonic() + self.owner.timeout
-        for work, messages in half.works:
-            try:
-                if self.cuda:
-                    work.wait()
-                elif work.wait(timedelta(seconds=max(end - time.monotonic(), 0.001))) is False:
-                    raise RuntimeError("it did not end")
-            except RuntimeError as failure:
-                raise self._lost(number, messages, failure, time.monotonic() >= end) from failure
+        with self._on(2):
+            for work, messages in half.works:
+                try:
+                    if self.cuda:
+                        work.wait()
+                    elif work.wait(timedelta(seconds=max(end - time.monotonic(), 0.001))) is False:
+                        raise RuntimeError("it did not end")
+                except RuntimeError as failure:
+                    raise self._lost(number, messages, failure, time.monotonic() >= end) from failure
         half.works = []
-
-    def _wait(self, number: int, event: Any) -> None:
-        start = time.monotonic()
-        while not event.query():
-            spent = time.monotonic() - start
-            if spent > self.owner.timeout:
-                raise self._lost(number, self.owner._messages[number], None, True)
-            if spent > SPINS:
-                time.sleep(5e-5)
 
     def _lost(self, number: int, messages: Sequence[Message], failure: Optional[Exception], late: bool = False) -> _native.Error:
         own = self.owner

@@ -59,11 +59,12 @@ class Versioned:
 
 class Target(Versioned):
     """Calls in this order: connect, wants, open; then for every sync begin, deliver for each round, end or abort; close.
-    release(half) returns when the bucket of a set of buffers may be overwritten by work of the current stream that comes after what
-    deliver queued. On a GPU the parts of deliver are there for work of the current stream. Errors of a target do not stop other ranks."""
+    On a GPU the parts of deliver are there for work of the current stream, and their bucket is overwritten behind the work that deliver
+    queued there. If more than that takes a bucket (releases), release(half) returns when work of the current stream, another one, may
+    overwrite the bucket of a set of buffers. Errors of a target do not stop other ranks."""
 
     group: Group  # set before connect
-    other_process = False  # on a GPU: it cannot wait for streams of this process, and gets what is done
+    releases = False
 
     def connect(self, table: Table, device: torch.device, timeout: float) -> None:
         pass
@@ -75,7 +76,7 @@ class Target(Versioned):
         return [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2)]
 
     def open(self, rounds: Sequence[Sequence[Tuple[Delivery, int]]], bucket_bytes: int) -> None:
-        """rounds: what the bucket of each round holds (their tensors are of the first set), with offsets in bytes."""
+        """rounds: what the bucket of each round holds, as deliver will get it, with offsets in bytes."""
 
     def begin(self, step: int) -> None:
         self._begin(step)
@@ -115,6 +116,7 @@ class Callback(Target):
         self.split = split
         self._wants: List[Want] = []
         self._begun: Dict[int, torch.Tensor] = {}  # wants of which parts have come
+        self._ready: Dict[int, List[Any]] = {}     # what fn gets of a round, where nothing is put together
 
     def wants(self, table: Table, rank: int, world: int) -> List[Want]:
         out: List[Want] = []
@@ -135,6 +137,11 @@ class Callback(Target):
         return out
 
     def open(self, rounds: Sequence[Sequence[Tuple[Delivery, int]]], bucket_bytes: int) -> None:
+        for number, parts in enumerate(rounds):
+            if self.split:
+                self._ready[number] = [(p.name, p.tensor, p.box) for p, _ in parts]
+            elif all(p.box == self._wants[p.want][1:3] for p, _ in parts):
+                self._ready[number] = [(p.name, p.tensor) for p, _ in parts]
         if self.split or not self._bytes:
             return
         largest = max(range(len(self._bytes)), key=self._bytes.__getitem__)
@@ -147,8 +154,9 @@ class Callback(Target):
         self._begun.clear()
 
     def deliver(self, number: int, half: int, parts: Sequence[Delivery]) -> None:
-        if self.split:
-            ready: List[Any] = [(p.name, p.tensor, p.box) for p in parts]
+        known = self._ready.get(number)
+        if known is not None:
+            ready = list(known)
         else:
             ready = [(p.name, tensor) for p in parts for tensor in [self._join(p)] if tensor is not None]
         if ready:
