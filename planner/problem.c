@@ -31,6 +31,12 @@ static const uint64_t BUCKETS[] = {4ull << 20, 8ull << 20, 16ull << 20, 32ull <<
 #define N_BUCKETS (sizeof BUCKETS / sizeof BUCKETS[0])
 #define MAX_DEPTHS 8
 
+/* Large rings fetch ahead while the norm is taken, in memory that activations have left. A ring may
+ * take one part in AHEAD_PART of a GPU. Engine stowage alone: a framework's memory is full then. */
+static const stw_cost_ring AHEAD[] = {{8, 64ull << 20}, {8, 128ull << 20}, {8, 256ull << 20}};
+#define N_AHEAD (sizeof AHEAD / sizeof AHEAD[0])
+#define AHEAD_PART 6
+
 /* ---- what can be chosen ---- */
 
 static stw_status add_places(stw_cost *cost, const stw_engine *engine, stw_error *err) {
@@ -100,7 +106,7 @@ static stw_status add_rings(stw_cost *cost, const stw_engine *engine, stw_error 
     uint32_t n_sizes = bucket_sizes(cost, streams, sizes);
     uint32_t n_depths =
         depths(cost, engine->depths != NULL ? engine->depths : DEPTHS, streams, counts);
-    cost->rings = stw_pool_array(cost->pool, (size_t)n_depths * n_sizes, sizeof *cost->rings);
+    cost->rings = stw_pool_array(cost->pool, (size_t)n_depths * n_sizes + N_AHEAD, sizeof *cost->rings);
     if (cost->rings == NULL) return stw_planner_no_memory(err);
     for (uint32_t d = 0; d < n_depths; d++)
         for (uint32_t b = 0; b < n_sizes; b++) {
@@ -109,6 +115,11 @@ static stw_status add_rings(stw_cost *cost, const stw_engine *engine, stw_error 
             if (n_depths > 1 && counts[d] * sizes[b] > most) continue;
             cost->rings[cost->n_rings++] = (stw_cost_ring){counts[d], sizes[b]};
         }
+    const bool large = engine->spec.own_process && n_depths > 1 && n_sizes > 1;
+    for (size_t i = 0; i < N_AHEAD && large; i++)
+        if (stw_times(AHEAD[i].depth, AHEAD[i].bucket_bytes) <=
+            cost->job->cluster->gpu.memory_bytes / AHEAD_PART)
+            cost->rings[cost->n_rings++] = AHEAD[i];
     return STW_STATUS_OK;
 }
 
