@@ -106,7 +106,8 @@ static stw_status add_rings(stw_cost *cost, const stw_engine *engine, stw_error 
     uint32_t n_sizes = bucket_sizes(cost, streams, sizes);
     uint32_t n_depths =
         depths(cost, engine->depths != NULL ? engine->depths : DEPTHS, streams, counts);
-    cost->rings = stw_pool_array(cost->pool, (size_t)n_depths * n_sizes + N_AHEAD, sizeof *cost->rings);
+    cost->rings =
+        stw_pool_array(cost->pool, (size_t)n_depths * n_sizes + N_AHEAD, sizeof *cost->rings);
     if (cost->rings == NULL) return stw_planner_no_memory(err);
     for (uint32_t d = 0; d < n_depths; d++)
         for (uint32_t b = 0; b < n_sizes; b++) {

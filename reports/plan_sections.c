@@ -702,8 +702,9 @@ void stw_section_solver(const stw_section *s) {
     if (fits) simulated_words(by, from, sizeof from);
     if (fits && stw_plan_is_proven(plan)) {
         word = "no placement within its limits is";
-        snprintf(gap, sizeof gap, " more than %s%% faster",
-                 stw_word_number(fmax(100 * by->gap, 0.001)).text);
+        snprintf(gap, sizeof gap, " more than %s%% faster%s",
+                 stw_word_number(fmax(100 * by->gap, 0.001)).text,
+                 s->plan->run.checkpoint.every > 0 ? ", waits for saves apart" : "");
     } else if (fits && by->gap > 0) {
         snprintf(gap, sizeof gap, ", gap at most %s%%",
                  stw_word_number(fmax(100 * by->gap, 0.001)).text);
