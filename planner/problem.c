@@ -33,9 +33,10 @@ static const uint64_t BUCKETS[] = {4ull << 20, 8ull << 20, 16ull << 20, 32ull <<
 
 /* Large rings fetch ahead while the norm is taken, in memory that activations have left. A ring may
  * take one part in AHEAD_PART of a GPU. Engine stowage alone: a framework's memory is full then. */
-static const stw_cost_ring AHEAD[] = {{8, 64ull << 20}, {8, 128ull << 20}, {8, 256ull << 20}};
+static const stw_cost_ring AHEAD[] = {
+    {8, 64ull << 20}, {8, 256ull << 20}, {16, 256ull << 20}, {16, 512ull << 20}};
 #define N_AHEAD (sizeof AHEAD / sizeof AHEAD[0])
-#define AHEAD_PART 6
+#define AHEAD_PART 2
 
 /* ---- what can be chosen ---- */
 
