@@ -251,7 +251,10 @@ static void put_origin(const stw_run_result *run, stw_format format, stw_text *o
         stw_text_printf(&line, "%u rank%s", ranks, ranks > 1 ? "s" : "");
     else
         stw_text_printf(&line, "ranks unknown");
-    if (run->steps > 0 || !external)
+    if (run->first_step > 1)
+        stw_text_printf(&line, ", resumed after optimizer step %u of %u", run->first_step - 1,
+                        run->steps);
+    else if (run->steps > 0 || !external)
         stw_text_printf(&line, ", %u optimizer step%s", run->steps, run->steps == 1 ? "" : "s");
     if (!external) stw_text_printf(&line, ", seed %" PRIu64, run->seed);
     if (line.failed || line.data == NULL)
