@@ -112,7 +112,7 @@ typedef struct stw_run_result {
     const char *date;             /* of a recording, ISO; "": unknown */
     uint32_t exit_code; /* of the command that was recorded; 0 as well: none was, or unknown */
     uint32_t world, steps;
-    uint32_t first_step; /* that was executed, after those of a checkpoint; 0 as 1: none was before */
+    uint32_t first_step; /* of them that was executed: the others are a checkpoint's; 0: all were */
     uint64_t seed;
     bool not_run[STW_N_PHASES]; /* movements of the plan that were not executed */
     uint32_t n_ranks, n_nodes;
