@@ -8,7 +8,7 @@
 code=0
 "$STOWAGE" plan --model Qwen3-32B --cluster h100-80g-x8:1 --set engine=fsdp2 --time-limit 5 -q -o over.json || code=$?
 [ $code -eq 4 ] || fail "a plan that does not fit"
-"$STOWAGE" plan --model Qwen3-8B --cluster "2 x h100-80g-x8" --set engine=megatron --set parallel.pp=2 --time-limit 5 -q -o stages.json ||
+"$STOWAGE" plan --model Qwen3-8B --cluster "2 x h100-80g-x8" --set engine=megatron --set parallel.pp=2 --set batch.grad_accumulation=4 --time-limit 5 -q -o stages.json ||
     [ $? -eq 9 ] || fail "a plan of two stages"
 for plan in fits over stages; do
     code=0
