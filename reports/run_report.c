@@ -41,8 +41,9 @@ static void put_steps(const stw_run_result *run, stw_format format, stw_pool *po
         stw_doc_line(out, format, "First optimizer step: %s.", stw_word_seconds(first_s).text);
     if (steps_s == NULL) return;
     double median_s = stw_median(steps_s, n);
-    stw_doc_line(out, format, "Optimizer step: median %s of %u step%s after the first (%s to %s).",
+    stw_doc_line(out, format, "Optimizer step: median %s of %u step%s%s (%s to %s).",
                  stw_word_seconds(median_s).text, n, n > 1 ? "s" : "",
+                 run->first_step > 1 ? "" : " after the first",
                  stw_word_seconds(steps_s[0]).text, stw_word_seconds(steps_s[n - 1]).text);
 }
 

@@ -57,6 +57,7 @@ plan_of half 1 precision.params=bf16 precision.master=fp32 precision.exp_avg=bf1
 run_of half 1 --steps 12 --resume save-bf16 || { cat run-half.txt; fail "moments in bf16"; }
 plan_of whole 1 precision.params=fp32
 run_of whole 1 --steps 14 --resume save-bf16 || { cat run-whole.txt; fail "bf16 with master as fp32"; }
+grep -q "14 steps, of which 10 are the checkpoint's" run-whole.txt || { cat run-whole.txt; fail "steps of a resumed run"; }
 growth=$(member run-whole.json host_growth_bytes)
 [ "${growth%.*}" -lt 50000000 ] || fail "the 4 steps of a resumed run grow by $growth bytes"
 for other in "optimizer.betas=[0.9,0.95]:optimizer.betas.1: found 0.999 in the checkpoint .* expected 0.95" \
