@@ -43,8 +43,8 @@ static void put_steps(const stw_run_result *run, stw_format format, stw_pool *po
     double median_s = stw_median(steps_s, n);
     stw_doc_line(out, format, "Optimizer step: median %s of %u step%s%s (%s to %s).",
                  stw_word_seconds(median_s).text, n, n > 1 ? "s" : "",
-                 run->first_step > 1 ? "" : " after the first",
-                 stw_word_seconds(steps_s[0]).text, stw_word_seconds(steps_s[n - 1]).text);
+                 run->first_step > 1 ? "" : " after the first", stw_word_seconds(steps_s[0]).text,
+                 stw_word_seconds(steps_s[n - 1]).text);
 }
 
 static void put_rates(const stw_run_result *run, stw_format format, stw_text *out) {
