@@ -64,17 +64,32 @@ no_memory:
     return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
 }
 
-/* The largest kind of rank. Plans that do not fit have programs without times. */
+/* The kind of rank that has the plan's peak of GPU memory. */
+static uint32_t fullest_kind(const stw_plan *plan) {
+    uint32_t fullest = plan->job->largest;
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        for (int p = 0; p < STW_N_PHASES; p++) {
+            const uint64_t bytes = plan->peaks[k].phase[p][STW_TIER_GPU].total;
+            if (bytes < most || (bytes == most && k != plan->job->largest)) continue;
+            most = bytes;
+            fullest = k;
+        }
+    return fullest;
+}
+
+/* Plans that do not fit have programs without times. */
 static stw_status write_snapshot(const stw_plan *plan, stw_sim *const *sims, const char *path,
                                  stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_program *program = plan->programs[plan->job->largest];
+    const uint32_t kind = fullest_kind(plan);
+    const stw_program *program = plan->programs[kind];
     const bool timed = plan->verdict != STW_VERDICT_DOES_NOT_FIT;
     stw_text text = STW_TEXT_INIT;
     stw_op_span *ops = stw_pool_array(plan->pool, program->n_ops, sizeof *ops);
     if (ops == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
     for (uint32_t i = 0; i < program->n_ops; i++) {
-        const stw_sim_op at = sims[plan->job->largest]->ops[i];
+        const stw_sim_op at = sims[kind]->ops[i];
         ops[i] = (stw_op_span){at.start_s, at.end_s};
     }
     STW_TRY(stw_snapshot_of_program(program, timed ? ops : NULL, &text, err));
@@ -144,15 +159,15 @@ int stw_cmd_simulate(int argc, char **argv) {
     size_t n = 0;
     int code = 0;
     const char *plan[1] = {NULL};
-    const stw_option options[] = {{"--trace", "-t", "FILE",
-                                   "write the time line as a Chrome trace (for Perfetto)",
-                                   STW_OPTION_VALUE, &r.trace},
-                                  {"--snapshot", NULL, "FILE",
-                                   "write the GPU memory of the largest rank as a snapshot for "
-                                   "pytorch.org/memory_viz",
-                                   STW_OPTION_VALUE, &r.snapshot},
-                                  STW_INPUT_OPTIONS(r.in),
-                                  STW_FULL_OPTION(general)};
+    const stw_option options[] = {
+        {"--trace", "-t", "FILE", "write the time line as a Chrome trace (for Perfetto)",
+         STW_OPTION_VALUE, &r.trace},
+        {"--snapshot", NULL, "FILE",
+         "write the GPU memory of the rank with the peak as a snapshot for "
+         "pytorch.org/memory_viz",
+         STW_OPTION_VALUE, &r.snapshot},
+        STW_INPUT_OPTIONS(r.in),
+        STW_FULL_OPTION(general)};
     const stw_usage usage = {
         "stowage",
         "simulate",

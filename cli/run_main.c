@@ -99,12 +99,17 @@ static void summarize(const stw_run_result *run) {
     stw_quantity_format(run->params_per_s, STW_UNIT_PPS, rate, sizeof rate);
     stw_quantity_format(run->up_bps, STW_UNIT_BPS, up, sizeof up);
     stw_quantity_format(run->down_bps, STW_UNIT_BPS, down, sizeof down);
-    printf("%s backend, %s: %u rank%s, %u step%s\n", run->backend, run->device, run->world,
+    printf("%s backend, %s: %u rank%s, %u step%s", run->backend, run->device, run->world,
            run->world > 1 ? "s" : "", run->steps, run->steps > 1 ? "s" : "");
-    printf("optimizer step: %s %s; per rank %s", repeated ? "median" : "first and only", step,
-           rate);
-    if (run->up_bps > 0 || run->down_bps > 0) printf(", %s host to GPU, %s GPU to host", up, down);
+    if (run->first_step > 1) printf(", of which %u are the checkpoint's", run->first_step - 1);
     printf("\n");
+    if (isfinite(step_s)) {
+        printf("optimizer step: %s %s; per rank %s", repeated ? "median" : "first and only", step,
+               rate);
+        if (run->up_bps > 0 || run->down_bps > 0)
+            printf(", %s host to GPU, %s GPU to host", up, down);
+        printf("\n");
+    }
     printf("verification: %llu of %llu elements checked, %llu mismatches\n",
            (unsigned long long)run->checked, (unsigned long long)run->elements,
            (unsigned long long)run->mismatched);

@@ -220,7 +220,7 @@ static void put_largest(const stw_section *s) {
                  largest->name, stw_word_size(stw_times(largest->numel, element)).text, role->name);
 }
 
-/* Stowage's own: rooms and rounds, and what comes to the rank that receives most. */
+/* Stowage's own: rooms and rounds, and the most that comes to a rank. */
 static void put_own_sync(const stw_section *s, const stw_movement *m) {
     const stw_job *job = s->plan->job;
     const stw_sync_plan *sync = NULL;
@@ -228,24 +228,15 @@ static void put_own_sync(const stw_section *s, const stw_movement *m) {
         s->out->failed = true;
         return;
     }
-    const stw_sync_kind *most = &sync->kinds[0];
-    for (uint32_t k = 0; k < job->n_kinds; k++) {
-        const stw_sync_kind *kind = &sync->kinds[k];
-        const uint64_t comes = kind->total.near_received + kind->total.far_received;
-        if (comes > most->total.near_received + most->total.far_received ||
-            (comes == 0 && kind->total.placed > most->total.placed))
-            most = kind;
-    }
-    const stw_sync_load *t = &most->total;
-    stw_doc_line(s->out, s->format,
-                 "Weight sync (%s%s): %" PRIu32
-                 " rounds with %s of at most %s on a GPU; a rank of the "
-                 "rollout takes %s, of which at most %s come from other ranks of its node and %s "
-                 "from other nodes.",
-                 m->executable ? "by " : "", stw_plan_movement_by(s->plan, m), sync->n_rounds,
-                 sync->sets > 1 ? "two sets of buffers" : "buffers",
-                 stw_word_size(stw_sync_room(&sync->trainer)).text, stw_word_gib(t->placed).text,
-                 stw_word_gib(t->near_received).text, stw_word_gib(t->far_received).text);
+    stw_doc_line(
+        s->out, s->format,
+        "Weight sync (%s%s): %" PRIu32 " rounds with %s of at most %s on a GPU; a rank of the "
+        "rollout takes at most %s; at most %s come from other ranks of its node, and at most "
+        "%s from other nodes.",
+        m->executable ? "by " : "", stw_plan_movement_by(s->plan, m), sync->n_rounds,
+        sync->sets > 1 ? "two sets of buffers" : "buffers",
+        stw_word_size(stw_sync_room(&sync->trainer)).text, stw_word_gib(sync->placed).text,
+        stw_word_gib(sync->near_received).text, stw_word_gib(sync->far_received).text);
 }
 
 static void put_sync(const stw_section *s) {

@@ -41,9 +41,10 @@ static void put_steps(const stw_run_result *run, stw_format format, stw_pool *po
         stw_doc_line(out, format, "First optimizer step: %s.", stw_word_seconds(first_s).text);
     if (steps_s == NULL) return;
     double median_s = stw_median(steps_s, n);
-    stw_doc_line(out, format, "Optimizer step: median %s of %u step%s after the first (%s to %s).",
+    stw_doc_line(out, format, "Optimizer step: median %s of %u step%s%s (%s to %s).",
                  stw_word_seconds(median_s).text, n, n > 1 ? "s" : "",
-                 stw_word_seconds(steps_s[0]).text, stw_word_seconds(steps_s[n - 1]).text);
+                 run->first_step > 1 ? "" : " after the first", stw_word_seconds(steps_s[0]).text,
+                 stw_word_seconds(steps_s[n - 1]).text);
 }
 
 static void put_rates(const stw_run_result *run, stw_format format, stw_text *out) {
@@ -251,7 +252,10 @@ static void put_origin(const stw_run_result *run, stw_format format, stw_text *o
         stw_text_printf(&line, "%u rank%s", ranks, ranks > 1 ? "s" : "");
     else
         stw_text_printf(&line, "ranks unknown");
-    if (run->steps > 0 || !external)
+    if (run->first_step > 1)
+        stw_text_printf(&line, ", resumed after optimizer step %u of %u", run->first_step - 1,
+                        run->steps);
+    else if (run->steps > 0 || !external)
         stw_text_printf(&line, ", %u optimizer step%s", run->steps, run->steps == 1 ? "" : "s");
     if (!external) stw_text_printf(&line, ", seed %" PRIu64, run->seed);
     if (line.failed || line.data == NULL)

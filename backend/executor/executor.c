@@ -235,11 +235,12 @@ out:
     return status;
 }
 
-/* The base is what the first tenth of the steps leaves, two at least: until then the driver and the
- * threads may still touch a few pages that last. */
+/* The base is what the first tenth of the steps that this run takes leaves, two at least: until
+ * then the driver and the threads may still touch a few pages that last. */
 static void note_growth(stw_rank_run *run, uint32_t step) {
     stw_device_info info;
-    uint32_t base = run->options->steps / 10 > 2 ? run->options->steps / 10 : 2;
+    const uint32_t before = (uint32_t)run->first_step - 1;
+    const uint32_t base = before + (uint32_t)stw_max_u64((run->options->steps - before) / 10, 2);
     if (step + 1 != base && step + 1 != run->options->steps) return;
     run->backend->info(run->device, &info);
     uint64_t host = stw_process_resident_bytes();

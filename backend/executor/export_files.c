@@ -271,6 +271,8 @@ stw_status stw_export_files_write(const stw_export_files *f, uint32_t tensor, co
         run = stw_times(run, box->count[outer]);
     } while (outer > 0 && box->count[outer] == t->shape[outer]);
     const uint64_t all = stw_box_volume(box);
+    char path[JOINED];
+    join(path, f->work, file->name);
     for (stw_status status; done < all; done += run) {
         uint64_t rest = done / run, at = stw_times(box->first[outer], stride[outer]);
         for (int d = STW_BOX_DIMS - 1; d > outer; d--) at += stw_times(box->first[d], stride[d]);
@@ -278,9 +280,8 @@ stw_status stw_export_files_write(const stw_export_files *f, uint32_t tensor, co
             at += stw_times(box->first[d] + rest % box->count[d], stride[d]);
             rest /= box->count[d];
         }
-        status =
-            write_fully(file->fd, file->name, (const unsigned char *)data + stw_times(done, width),
-                        stw_times(run, width), f->begin[tensor] + stw_times(at, width), err);
+        status = write_fully(file->fd, path, (const unsigned char *)data + stw_times(done, width),
+                             stw_times(run, width), f->begin[tensor] + stw_times(at, width), err);
         if (status != STW_STATUS_OK) return status;
     }
     return STW_STATUS_OK;
@@ -293,7 +294,10 @@ stw_status stw_export_files_end(stw_export_files *f, stw_error *err) {
         if (file->fd < 0) continue;
         const bool flushed = fsync(file->fd) == 0, closed = close(file->fd) == 0;
         file->fd = -1;
-        if (!flushed || !closed) STW_TRY(stw_fail_errno(err, file->name, "cannot be flushed"));
+        if (flushed && closed) continue;
+        char path[JOINED];
+        join(path, f->work, file->name);
+        STW_TRY(stw_fail_errno(err, path, "cannot be flushed"));
     }
 out:
     return status;

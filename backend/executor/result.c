@@ -123,7 +123,7 @@ static stw_status fill_ranks(const stw_rank_run *run, const told *all, stw_run_r
         }
         result->checked += all[r].checked;
         result->mismatched += all[r].mismatched;
-        if (run->options->steps < 3) continue;
+        if (run->options->steps < run->first_step + 2) continue; /* fewer than three */
         result->gpu_growth_bytes =
             fmax((double)all[r].gpu_growth, fmax(0, result->gpu_growth_bytes));
         result->host_growth_bytes =
@@ -242,6 +242,7 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory"));
     result->world = run->ranks.world;
     result->steps = run->options->steps;
+    result->first_step = (uint32_t)run->first_step;
     result->seed = run->options->seed;
     result->elements = stw_plan_state_elements(run->plan);
     for (uint32_t m = 0; m < run->program->n_movements; m++) {

@@ -209,6 +209,16 @@ static bool is_more(const stw_sync_load *a, const stw_sync_load *b) {
     return a->near_sent + a->far_sent > b->near_sent + b->far_sent;
 }
 
+/* One rank may have the most from its own node, and another one from others. */
+static void find_most(const reading *r) {
+    stw_sync_plan *plan = r->plan;
+    for (uint32_t i = 0; i < r->job->ranks; i++) {
+        plan->placed = stw_max_u64(plan->placed, r->ranks[i].placed);
+        plan->near_received = stw_max_u64(plan->near_received, r->ranks[i].near_received);
+        plan->far_received = stw_max_u64(plan->far_received, r->ranks[i].far_received);
+    }
+}
+
 static void choose_ranks(reading *r) {
     for (uint32_t k = 0; k < r->job->n_kinds; k++) {
         const stw_rank_kind *kind = &r->job->kinds[k];
@@ -253,6 +263,7 @@ static stw_status read_schedule(const stw_job *job, const stw_sync_schedule *sch
     STW_TRY(make_arrays(job, pool, r.plan, err));
     STW_TRY(stw_sync_traffic(schedule, job->ranks_per_node, take_sums, &r, err));
     choose_ranks(&r);
+    find_most(&r);
     r.round = 0;
     STW_TRY(stw_sync_traffic(schedule, job->ranks_per_node, take_rounds, &r, err));
     STW_TRY(add_weights(job, stw_sync_schedule_job(schedule), r.plan, err));

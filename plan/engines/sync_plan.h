@@ -33,6 +33,7 @@ typedef struct stw_sync_plan {
     stw_sync_kind *kinds;      /* [n_kinds] of the job; zero of those that take no part */
     stw_sync_busiest *busiest; /* [n_rounds] */
     uint64_t element;          /* bytes on the way */
+    uint64_t placed, near_received, far_received; /* the most that any rank has of each */
 } stw_sync_plan;
 
 /** What the schedule is made of, in `pool`. Ranks are those of the job, memories are numbers

@@ -38,11 +38,17 @@ static stw_status check_steps(const checker *c) {
     if (run->steps == 0)
         return stw_part_fail(c->tree, at(c, "steps"), c->err,
                              "steps: found 0, expected at least 1");
-    if (run->n_step_all == run->steps) return STW_STATUS_OK;
+    if (run->first_step > 1 && run->first_step - 1 > run->steps)
+        return stw_part_fail(c->tree, at(c, "first_step"), c->err,
+                             "first_step: found %" PRIu32 ", expected at most one after steps, "
+                             "which is %" PRIu32,
+                             run->first_step, run->steps);
+    const uint32_t taken = run->steps - (run->first_step > 1 ? run->first_step - 1 : 0);
+    if (run->n_step_all == taken) return STW_STATUS_OK;
     return stw_part_fail(c->tree, all != NULL ? all : c->tree->root, c->err,
                          "time_s.step_all: found %" PRIu32 " samples, expected %" PRIu32
-                         ", one per step",
-                         run->n_step_all, run->steps);
+                         ", one per step that was executed",
+                         run->n_step_all, taken);
 }
 
 static int by_number(const void *a, const void *b) {

@@ -246,6 +246,7 @@ stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out, s
     stw_json_string(json, "plan_hash", result->plan_hash);
     stw_json_u64(json, "world", result->world);
     stw_json_u64(json, "steps", result->steps);
+    if (result->first_step > 1) stw_json_u64(json, "first_step", result->first_step);
     write_seed(result->seed, json);
     stw_json_begin_array(json, "not_run");
     for (int p = 0; p < STW_N_PHASES; p++)
@@ -727,6 +728,7 @@ static stw_status read_all(reader *r, stw_error *err) {
     STW_TRY(read_terms(r, err));
     STW_TRY(read_u32(r, root, "world", &result->world, err));
     STW_TRY(read_u32(r, root, "steps", &result->steps, err));
+    STW_TRY(stw_part_optional_u32(r->tree, root, "first_step", &result->first_step, err));
     STW_TRY(read_seed(r, err));
     STW_TRY(read_not_run(r, err));
     STW_TRY(read_summary(r, "gpu_bytes", result->gpu_bytes, &result->gpu_peak_bytes, err));

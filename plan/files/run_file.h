@@ -112,6 +112,7 @@ typedef struct stw_run_result {
     const char *date;             /* date of a recording, ISO; "": unknown */
     uint32_t exit_code; /* the recorded command's; also 0 if there is none or it is unknown */
     uint32_t world, steps;
+    uint32_t first_step; /* of them that was executed: the others are a checkpoint's; 0: all were */
     uint64_t seed;
     bool not_run[STW_N_PHASES]; /* movements of the plan that were not executed */
     uint32_t n_ranks, n_nodes;

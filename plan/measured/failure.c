@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/file.h"
 #include "core/pickle.h"
@@ -29,6 +30,9 @@ typedef struct scan {
     stack *stacks;
     size_t n_stacks;
     uint64_t cgroup_used, cgroup_limit;
+    uint64_t pod_limit;        /* of YAML */
+    bool pod_differ, pod_yaml; /* there are several; the last limits are of YAML */
+    int pod_limits_open;       /* so many more lines may belong to limits */
     stw_gpu_tables tables;
     stw_error *err;
 } scan;
@@ -68,6 +72,31 @@ static void take_cgroup(scan *s, const char *line) {
     if (comma == NULL || stw_failure_bytes(comma + strlen("limit "), &limit) == NULL) return;
     s->cgroup_used = used;
     s->cgroup_limit = limit;
+}
+
+/* "Limits:" and "  memory:  64Gi": `kubectl describe` has it some lines after the state of its
+ * container, YAML has "limits:" before all states. */
+static void take_pod(scan *s, const stw_failure_line *line) {
+    enum { LINES_OF_LIMITS = 6, LINES_OF_STATE = 12 };
+    const char *word = line->text + strspn(line->text, " \t");
+    uint64_t limit;
+    if (strcasecmp(word, "limits:") == 0) {
+        s->pod_limits_open = LINES_OF_LIMITS + 1;
+        s->pod_yaml = word[0] == 'l';
+    }
+    if (s->pod_limits_open == 0) return;
+    s->pod_limits_open--;
+    if (strncmp(word, "memory:", 7) != 0) return;
+    s->pod_limits_open = 0;
+    if (stw_failure_bytes(word + 7 + strspn(word + 7, " \t"), &limit) == NULL) return;
+    stw_failure *last = s->to->n > 0 ? &s->to->items[s->to->n - 1] : NULL;
+    if (s->pod_yaml) {
+        s->pod_differ |= s->pod_limit != STW_NOT_SAID && s->pod_limit != limit;
+        s->pod_limit = limit;
+    } else if (last != NULL && strcmp(last->who, "Kubernetes") == 0 &&
+               line->number - last->line <= LINES_OF_STATE && last->alike == 0) {
+        last->limit = limit;
+    }
 }
 
 /* A call that pins memory fails with words that say nothing of it. */
@@ -125,6 +154,7 @@ static stw_status take_message(scan *s, const stw_failure_line *line, const char
         f.used = s->cgroup_used;
         f.limit = s->cgroup_limit;
     }
+    if (strcmp(f.who, "Kubernetes") == 0 && !s->pod_differ) f.limit = s->pod_limit;
     of->frames = stw_failure_nothing();
     of->open = false;
     settle_kind(&f);
@@ -134,6 +164,7 @@ static stw_status take_message(scan *s, const stw_failure_line *line, const char
 static stw_status take_line(scan *s, const stw_failure_line *line, const char *at) {
     stw_frame frame;
     take_cgroup(s, line->text);
+    take_pod(s, line);
     if (stw_frame_begins(line->text)) {
         stack *of = stack_of(s, line->text);
         of->frames = stw_failure_nothing();
@@ -190,7 +221,11 @@ static stw_status read_peaks(stw_failures *to, const char *text, size_t length, 
 
 static stw_status parse_text(stw_failures *to, const char *text, size_t length, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    scan s = {.to = to, .cgroup_used = STW_NOT_SAID, .cgroup_limit = STW_NOT_SAID, .err = err};
+    scan s = {.to = to,
+              .cgroup_used = STW_NOT_SAID,
+              .cgroup_limit = STW_NOT_SAID,
+              .pod_limit = STW_NOT_SAID,
+              .err = err};
     char *kept = stw_pool_alloc(to->pool, length + 1);
     s.stacks = stw_pool_array(to->pool, MOST_STACKS, sizeof *s.stacks);
     if (kept == NULL || s.stacks == NULL)

@@ -5,11 +5,13 @@
  * sglang/srt/model_executor/model_runner.py; src/ray/raylet/ node_manager.cc
  * (CreateOomKillMessageDetails) of Ray; mm/oom_kill.c and mm/memcontrol.c of Linux;
  * src/slurmd/slurmstepd of SLURM; src/include/alloc.h of NCCL;
- * torch/utils/data/_utils/signal_handling. */
+ * torch/utils/data/_utils/signal_handling; csrc/cumem_allocator.cpp of vLLM;
+ * torch/distributed/elastic/multiprocessing/api.py. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/printable.h"
 #include "plan/measured/failure_parts.h"
@@ -49,10 +51,11 @@ const char *stw_failure_bytes(const char *at, uint64_t *out) {
     static const struct {
         const char *name;
         double bytes;
-    } units[] = {{"KiB", 1024.0},          {"MiB", 1048576.0}, {"GiB", 1073741824.0},
+    } units[] = {{"KiB", 1024.0},          {"MiB", 1048576.0},   {"GiB", 1073741824.0},
                  {"TiB", 1099511627776.0}, {"kB", 1024.0}, /* of the kernel */
-                 {"KB", 1024.0},           {"MB", 1048576.0},  {"GB", 1073741824.0},
-                 {"bytes", 1.0},           {"B", 1.0}};
+                 {"KB", 1024.0},           {"MB", 1048576.0},    {"GB", 1073741824.0},
+                 {"bytes", 1.0},           {"B", 1.0},           {"Ki", 1024.0}, /* of Kubernetes */
+                 {"Mi", 1048576.0},        {"Gi", 1073741824.0}, {"Ti", 1099511627776.0}};
     double value;
     at = number(at, &value);
     if (at == NULL) return NULL;
@@ -158,9 +161,22 @@ static bool is_async(const char *line, stw_failure *out) {
     return true;
 }
 
+/* "torch.OutOfMemoryError: CUDA out of memory": what logs keep of a message. Prose has these words,
+ * too. */
+static bool is_bare(const char *line) {
+    static const char words[] = "CUDA out of memory";
+    const char *at = said(line, words);
+    if (at == NULL) return false;
+    const char *end = at + strlen(words), *before = at;
+    while (before > line && strchr(" \t:]|-", before[-1]) != NULL) before--;
+    const bool begins = before == line;
+    const bool raised = before - line >= 5 && strncasecmp(before - 5, "error", 5) == 0;
+    return (begins || raised) && (*end == '.' || end[strspn(end, " \t\r")] == '\0');
+}
+
 static bool is_torch(const char *line, stw_failure *out) {
     const char *at = said(line, "out of memory. Tried to allocate ");
-    if (at == NULL && said(line, "CUDA out of memory") == NULL) return false;
+    if (at == NULL && !is_bare(line)) return false;
     out->kind = STW_FAILURE_ALLOCATOR;
     out->who = "torch";
     if (at == NULL) return true; /* what logs keep of it */
@@ -195,7 +211,12 @@ static bool is_device(const char *line, stw_failure *out) {
         {"CUDA Error 2, out of memory", "CUDA", false},
         {"HIP error: out of memory", "HIP", false},
     };
-    const char *nccl = strstr(line, "Cuda failure");
+    const char *nccl = strstr(line, "Cuda failure"), *cumem = strstr(line, "cumem_allocator");
+    if (cumem != NULL && said(line, "CUDA Error: out of memory") != NULL) {
+        out->kind = STW_FAILURE_DEVICE;
+        out->who = "vLLM"; /* csrc/cumem_allocator.cpp, which sleep mode uses */
+        return true;
+    }
     if (nccl != NULL && strstr(nccl, "'out of memory'") != NULL) {
         out->kind = STW_FAILURE_DEVICE;
         out->who = "NCCL";
@@ -330,6 +351,7 @@ static bool is_host(const char *line, stw_pool *pool, stw_failure *out) {
         {"is killed by signal: Killed", NULL, "DataLoader", STW_FAILURE_HOST_KILL},
         {"OOMKilled", NULL, "Kubernetes", STW_FAILURE_HOST_KILL},
         {"Signal 9 (SIGKILL) received by PID", NULL, "torchrun", STW_FAILURE_HOST_KILL},
+        {"failed (exitcode: -9)", NULL, "torchrun", STW_FAILURE_HOST_KILL},
         {"DefaultCPUAllocator: ", "allocate", "torch", STW_FAILURE_HOST_ALLOC},
         {"std::bad_alloc", NULL, "C++", STW_FAILURE_HOST_ALLOC},
         {"Cannot allocate memory", NULL, "kernel", STW_FAILURE_HOST_ALLOC},
@@ -344,6 +366,7 @@ static bool is_host(const char *line, stw_pool *pool, stw_failure *out) {
         out->kind = phrases[i].kind;
         out->who = phrases[i].who;
         (void)count(after(line, "(pid "), &out->pid);
+        (void)count(after(line, "(pid: "), &out->pid);
         (void)stw_failure_bytes(after(line, "tried to allocate "), &out->asked);
         (void)stw_failure_bytes(after(line, "Unable to allocate "), &out->asked);
         return true;

@@ -31,6 +31,30 @@ static const char *keep(stw_explanation *e, const char *text) {
 
 /* ---- GPUs ---- */
 
+/* What the plan has beside the failed process on its GPU, as processes of the same job: its
+ * rollout, or, beside that, its trainer; NULL: nothing. */
+static const char *own_process(const stw_explanation *e) {
+    const stw_job *job = e->plan != NULL ? e->plan->job : NULL;
+    for (uint32_t r = 1; job != NULL && r < job->n_roles; r++)
+        if (job->roles[r].home == 0 && job->roles[r].spec->kind == STW_ROLE_ROLLOUT)
+            return e->phase == STW_PHASE_ROLLOUT ? "trainer" : job->roles[r].name;
+    return NULL;
+}
+
+/* What the plan counts of it in this phase, in its own figures for the GPU. */
+static uint64_t planned_of_it(const stw_explanation *e) {
+    static const stw_component rollout[] = {STW_COMPONENT_ROLLOUT_WEIGHTS,
+                                            STW_COMPONENT_ROLLOUT_WORK, STW_COMPONENT_KV_CACHE};
+    uint64_t of_rollout = 0, all = 0;
+    for (uint32_t i = 0; i < e->n_parts; i++) {
+        const uint64_t bytes = said(e->parts[i].planned) ? e->parts[i].planned : 0;
+        all = stw_plus(all, bytes);
+        for (size_t c = 0; c < sizeof rollout / sizeof rollout[0]; c++)
+            if (e->parts[i].component == rollout[c]) of_rollout = stw_plus(of_rollout, bytes);
+    }
+    return e->phase == STW_PHASE_ROLLOUT ? all - of_rollout : of_rollout;
+}
+
 /* What other processes hold; STW_NOT_SAID. */
 static uint64_t others_of(const stw_explanation *e) {
     const stw_failure *f = e->failure;
@@ -69,6 +93,8 @@ static void find_available(stw_explanation *e, uint64_t others) {
     if (!said(f->capacity) && said(f->free) && said(f->asked) && f->free < f->asked &&
         said(f->allocated) && said(f->unused)) /* a snapshot: the device was full */
         e->available = stw_plus(stw_plus(f->allocated, f->unused), stw_plus(f->free, beside));
+    if (said(others) && own_process(e) != NULL) /* the plan's bytes are with them */
+        others -= stw_min_u64(planned_of_it(e), others);
     if (said(f->capacity))
         e->available = f->capacity - stw_min_u64(said(others) ? others : 0, f->capacity);
     if (said(f->allowed)) e->available = stw_min_u64(e->available, stw_plus(f->allowed, beside));
@@ -97,11 +123,9 @@ static uint64_t free_for(const stw_failure *f) {
 
 /* torch could not put the request into its own segments, though they had the bytes. */
 static bool is_torn(const stw_failure *f) {
-    const uint64_t free = free_for(f);
     if (!said(f->asked) || !said(f->unused) || f->unused == 0) return false;
     if (said(f->largest_unused) && f->largest_unused >= f->asked) return false;
-    return f->unused >= f->asked ||
-           (said(free) && f->unused > f->asked / 2 && stw_plus(f->unused, free) >= f->asked);
+    return f->unused >= f->asked;
 }
 
 static void judge_torn(stw_explanation *e) {
@@ -121,16 +145,36 @@ static void judge_torn(stw_explanation *e) {
                "(PYTORCH_ALLOC_CONF from torch 2.9 on): segments then grow, and leave no gaps");
 }
 
+/* Processes of the job itself are not to be ended. */
+static void advise_own(stw_explanation *e, const char *own, uint64_t others) {
+    if (strcmp(own, "trainer") == 0)
+        stw_explain_advise(e,
+                           "the job's trainer is on this GPU, too, and processes beside this one "
+                           "hold %s: let it give its memory back before the rollout (park.*)",
+                           size(others).text);
+    else
+        stw_explain_advise(
+            e,
+            "the job's rollout (role %.60s) is on this GPU, too, and processes beside "
+            "this one hold %s: let it sleep in this phase (free_cache_engine, "
+            "sleep_level), or lower its gpu_memory_utilization",
+            own, size(others).text);
+}
+
 static void judge_others(stw_explanation *e, uint64_t others) {
     const stw_failure *f = e->failure;
     char text[400];
     e->cause = STW_CAUSE_OTHERS;
     snprintf(text, sizeof text,
-             "Other processes: they hold %s of the GPU's %s; without them %s would have been free.",
+             "%s: they hold %s of the GPU's %s; without them %s would have been free.",
+             own_process(e) != NULL ? "Processes beside this one, of the same job by the plan"
+                                    : "Other processes",
              size(others).text, size(f->capacity).text,
              size(stw_plus(others, said(f->free) ? f->free : 0)).text);
     e->cause_text = keep(e, text);
-    if (said(f->device))
+    if (own_process(e) != NULL)
+        advise_own(e, own_process(e), others);
+    else if (said(f->device))
         stw_explain_advise(e,
                            "end the other processes on GPU %llu (nvidia-smi lists them), or take "
                            "another GPU",
@@ -214,7 +258,9 @@ static void judge_gpu(stw_explanation *e) {
     } else {
         judge_too_much(e);
     }
-    if (many && e->cause != STW_CAUSE_OTHERS)
+    if (many && e->cause != STW_CAUSE_OTHERS && own_process(e) != NULL)
+        advise_own(e, own_process(e), others);
+    else if (many && e->cause != STW_CAUSE_OTHERS)
         stw_explain_advise(e, "other processes hold %s of this GPU: end them for as much more room",
                            size(others).text);
 }
@@ -283,12 +329,15 @@ static void judge_host(stw_explanation *e) {
         snprintf(used, sizeof used, ": %s used, limit %s", size(f->used).text, size(f->limit).text);
     else if (said(f->used_by_process))
         snprintf(used, sizeof used, ": it held %s", size(f->used_by_process).text);
+    else if (said(f->limit))
+        snprintf(used, sizeof used, ": its limit is %s", size(f->limit).text);
     snprintf(text, sizeof text, "Host memory: %s killed %s%s%s.",
              strcmp(f->who, "cgroup") == 0 ? "the kernel, for the limit of a cgroup," : f->who,
              f->process[0] != '\0' ? "the process " : "a process", f->process, used);
     if (strcmp(f->who, "torchrun") == 0) {
         snprintf(text, sizeof text,
-                 "A process got SIGKILL, which is how a kernel ends one for host memory.");
+                 "Host memory, likely: a process got SIGKILL, which is how a kernel ends one for "
+                 "host memory.");
         stw_explain_unknown(e, "who sent it: `dmesg -T | grep -i kill` on that node says");
     }
     if (f->kind == STW_FAILURE_HOST_ALLOC)

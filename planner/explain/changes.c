@@ -28,6 +28,7 @@ typedef struct anew {
     double end_s;
     char pins[MOST_PINS][96]; /* KEY=VALUE: what the plan decided, and the limit */
     uint32_t n_pins;
+    uint32_t n_refused; /* changes that contradict the plan or the limit */
     stw_error *err;
 } anew;
 
@@ -253,7 +254,10 @@ static stw_status try_change(anew *a, const stw_fix *fix, bool *kept) {
     const size_t n = settings_of(a, fix, set, changes);
     stw_status status = solve(a, set, n, false, &plan, &refused);
     if (status != STW_STATUS_OK) {
-        if (is_no_change(status)) return STW_STATUS_OK;
+        if (is_no_change(status)) {
+            a->n_refused += status != STW_STATUS_TIME_LIMIT;
+            return STW_STATUS_OK;
+        }
         if (a->err != NULL) *a->err = refused;
         return status;
     }
@@ -348,6 +352,28 @@ static void say_fits(const anew *a, const stw_plan *plan) {
                         within, plan->verdict == STW_VERDICT_AT_RISK ? ", at risk" : "");
 }
 
+/* Nothing fits beside what every process has: context and communication. */
+static bool say_no_room(stw_explanation *e) {
+    const stw_cluster *cluster = &e->plan->cluster;
+    const uint64_t fixed = stw_plus(cluster->gpu.context_bytes, cluster->gpu.comm_bytes);
+    char left[32], needs[32];
+    if (e->on_host || e->planned_within > fixed) return false;
+    stw_bytes_format(e->planned_within, left, sizeof left);
+    stw_bytes_format(fixed, needs, sizeof needs);
+    stw_explain_unknown(e,
+                        "what would fit: %s are left for the plan, less than CUDA and NCCL take by "
+                        "themselves (%s)",
+                        left, needs);
+    return true;
+}
+
+static void say_refused(const anew *a) {
+    if (a->n_refused > 0)
+        stw_explain_unknown(a->e, "what %u other change%s would do: %s cannot be planned here",
+                            a->n_refused, a->n_refused > 1 ? "s" : "",
+                            a->n_refused > 1 ? "they" : "it");
+}
+
 static stw_status plan_anew(anew *a) {
     stw_explanation *e = a->e;
     const char *set[MOST_SET];
@@ -355,6 +381,7 @@ static stw_status plan_anew(anew *a) {
     stw_fix other;
     stw_plan *plan = NULL;
     stw_error refused = STW_ERROR_INIT;
+    if (say_no_room(e)) return STW_STATUS_OK;
     size_t n = settings_of(a, NULL, set, none);
     stw_status status = solve(a, set, n, true, &plan, &refused);
     if (is_no_change(status)) { /* the limit alone */
@@ -365,7 +392,10 @@ static stw_status plan_anew(anew *a) {
         status = solve(a, set, n, true, &plan, &refused);
     }
     if (is_no_change(status)) {
-        stw_explain_unknown(e, "what would fit: %s", refused.text);
+        stw_explain_unknown(e, status == STW_STATUS_TIME_LIMIT
+                                   ? "what would fit: the time limit of planning was reached"
+                                   : "what would fit: within what there was the plan's own "
+                                     "settings cannot be planned");
         return STW_STATUS_OK;
     }
     if (status != STW_STATUS_OK) {
@@ -386,6 +416,7 @@ static stw_status plan_anew(anew *a) {
         say_fits(a, plan);
     else if (e->n_changes == 0)
         stw_explain_unknown(e, "what would fit: no change that was tried does");
+    say_refused(a);
 out:
     stw_plan_free(plan);
     return status;

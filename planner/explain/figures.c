@@ -92,12 +92,23 @@ static bool is_common_width(const stw_model *model) {
     return n > 2;
 }
 
-static bool is_logits(const stw_explanation *e, unsigned *width) {
-    const stw_job *job = e->plan->job;
-    const uint64_t elements = stw_times(job->tokens, e->plan->model->vocab);
-    if (is_common_width(e->plan->model)) return false;
+static bool are_words(const stw_explanation *e, uint64_t tokens, unsigned *width) {
+    const uint64_t elements = stw_times(tokens, e->plan->model->vocab);
     for (*width = 4; *width >= 2; *width -= 2)
         if (same(e->failure->asked, stw_times(elements, *width))) return true;
+    return false;
+}
+
+/* Evaluation has a batch of its own: a power of two.
+ * @param tokens out */
+static bool is_logits(const stw_explanation *e, uint64_t *tokens, unsigned *width) {
+    enum { FEWEST = 256, MOST = 1 << 20 };
+    const bool evaluates = e->part != NULL && strcmp(e->part, "evaluation") == 0;
+    *tokens = e->plan->job->tokens;
+    if (is_common_width(e->plan->model)) return false;
+    if (are_words(e, *tokens, width)) return true;
+    for (*tokens = FEWEST; evaluates && *tokens <= MOST; *tokens = *tokens + *tokens)
+        if (are_words(e, *tokens, width)) return true;
     return false;
 }
 
@@ -112,6 +123,7 @@ static const stw_tensor *tensor_like(const stw_explanation *e, unsigned *width) 
 
 /* A request of the size of all logits is for these, whatever the module that makes them. */
 static void take_sizes(stw_explanation *e) {
+    uint64_t tokens = 0;
     unsigned width = 0;
     if (e->failure == NULL || e->failure->asked == STW_NOT_SAID || e->failure->asked < 1 << 20)
         return;
@@ -119,15 +131,16 @@ static void take_sizes(stw_explanation *e) {
     const bool open = e->component == STW_N_COMPONENTS ||
                       (e->component == STW_COMPONENT_ACTIVATIONS && e->phase_from != NULL);
     if (!passes || !open) return;
-    if (is_logits(e, &width)) {
+    if (is_logits(e, &tokens, &width)) {
         e->component = STW_COMPONENT_LOGITS;
-        e->component_from =
-            stw_pool_printf(e->pool, "the request is %llu tokens x %llu words x %u bytes",
-                            (unsigned long long)e->plan->job->tokens,
-                            (unsigned long long)e->plan->model->vocab, width);
+        e->component_from = stw_pool_printf(
+            e->pool, "the request is %llu tokens x %llu words x %u bytes",
+            (unsigned long long)tokens, (unsigned long long)e->plan->model->vocab, width);
         return;
     }
-    const stw_tensor *t = e->component == STW_N_COMPONENTS ? tensor_like(e, &width) : NULL;
+    const bool makes_grads = e->part != NULL && strcmp(e->part, "backward") == 0;
+    const bool unknown = e->component == STW_N_COMPONENTS && makes_grads;
+    const stw_tensor *t = unknown ? tensor_like(e, &width) : NULL;
     if (t == NULL) return;
     e->component = STW_COMPONENT_GRADS;
     e->component_from = stw_pool_printf(e->pool,

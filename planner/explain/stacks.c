@@ -47,10 +47,20 @@ static void take_progress(stw_explanation *e, bool *first_step) {
     e->iterations = p.iterations;
     e->of_iterations = p.of;
     *first_step = p.iterations == 0;
-    if (e->phase != STW_N_PHASES || p.mark == NULL) return;
+    if (e->phase != STW_N_PHASES || e->phase_from != NULL || p.mark == NULL) return;
     e->phase = (int)p.phase;
     e->phase_from =
         stw_pool_printf(e->pool, "the log's last mark is \"%s\"", p.mark + strspn(p.mark, "* "));
+}
+
+/* CUDA's own words are of any call, an earlier one, too. */
+static bool is_of_cuda(const stw_failure *f) {
+    return f->kind == STW_FAILURE_DEVICE &&
+           (strcmp(f->who, "CUDA") == 0 || strcmp(f->who, "HIP") == 0);
+}
+
+static bool is_of_library(const stw_failure *f) {
+    return f->kind == STW_FAILURE_DEVICE && !is_of_cuda(f) && strcmp(f->who, "vLLM") != 0;
 }
 
 /* Phases that kinds of failures are in by themselves. */
@@ -68,7 +78,7 @@ static void take_kind(stw_explanation *e) {
     } else if (f->kind == STW_FAILURE_DEVICE && strcmp(f->who, "NCCL") == 0) {
         e->component = STW_COMPONENT_COMM;
         e->component_from = "buffers of NCCL, beside torch's allocator";
-    } else if (f->kind == STW_FAILURE_DEVICE && e->component == STW_N_COMPONENTS) {
+    } else if (is_of_library(f) && e->component == STW_N_COMPONENTS) {
         e->component = STW_COMPONENT_CONTEXT;
         e->component_from = "handles and workspaces of CUDA, beside torch's allocator";
     } else if (f->kind == STW_FAILURE_SHARED_MEMORY) {
@@ -77,7 +87,8 @@ static void take_kind(stw_explanation *e) {
     }
 }
 
-/* What a phase allocates where no frame says more; backward makes gradients and temporaries. */
+/* What a phase allocates where no frame says more; backward makes gradients and temporaries, and
+ * evaluation keeps nothing for it. */
 static stw_component usual_component(int phase, const char *part) {
     switch (phase) {
     case STW_PHASE_LOAD:
@@ -89,7 +100,7 @@ static stw_component usual_component(int phase, const char *part) {
     case STW_PHASE_LOG_PROB:
         return STW_COMPONENT_ACTIVATIONS;
     case STW_PHASE_FORWARD_BACKWARD:
-        if (part != NULL && strcmp(part, "backward") != 0) return STW_COMPONENT_ACTIVATIONS;
+        if (part != NULL && strcmp(part, "forward") == 0) return STW_COMPONENT_ACTIVATIONS;
         return STW_N_COMPONENTS;
     default:
         return STW_N_COMPONENTS;
@@ -132,21 +143,38 @@ static void sum_held(stw_explanation *e) {
 
 /* ---- all ---- */
 
+/* Why no component is known of a failure that has a stack. */
+static void say_no_component(stw_explanation *e) {
+    if (is_of_cuda(e->failure))
+        stw_explain_unknown(e, "the component: CUDA does not say for what it was asked");
+    else if (e->component_from != NULL)
+        stw_explain_unknown(e, "the component: %s allocates more than one", e->component_from);
+    else if (e->part != NULL && strcmp(e->part, "backward") == 0)
+        stw_explain_unknown(e, "the component: backward runs in C++, where gradients and "
+                               "temporaries have one stack");
+    else
+        stw_explain_unknown(e, "the component: no frame says what the allocation is for");
+    e->component_from = NULL;
+}
+
 void stw_explain_untold(stw_explanation *e) {
     const stw_failure *f = e->failure;
     if (f == NULL) return;
-    if (e->phase == STW_N_PHASES)
+    if (e->phase == STW_N_PHASES && e->phase_from != NULL)
+        stw_explain_unknown(e, "the phase: several call %s", e->phase_from);
+    else if (e->phase == STW_N_PHASES)
         stw_explain_unknown(e, "the phase: %s",
                             f->n_frames > 0 ? "no frame of the stack belongs to a known one"
                                             : "the text has no stack, and its lines do not say");
+    if (e->phase == STW_N_PHASES) e->phase_from = NULL;
     if (e->component == STW_N_COMPONENTS && f->n_frames > 0)
-        stw_explain_unknown(e, "the component: %s",
-                            e->part != NULL && strcmp(e->part, "backward") == 0
-                                ? "backward runs in C++, where gradients and temporaries have one "
-                                  "stack"
-                                : "no frame says what the allocation is for");
+        say_no_component(e);
     else if (e->component == STW_N_COMPONENTS && e->phase != STW_N_PHASES)
         stw_explain_unknown(e, "the component: the text has no stack");
+    if (is_of_cuda(f) && f->n_frames > 0)
+        stw_explain_unknown(e,
+                            "whether the stack is of the call that failed: CUDA may report an "
+                            "error at a later call (CUDA_LAUNCH_BLOCKING=1 shows the right one)");
 }
 
 void stw_explain_stacks(stw_explanation *e) {
@@ -166,7 +194,7 @@ void stw_explain_stacks(stw_explanation *e) {
         e->phase = STW_PHASE_FIRST_OPTIMIZER_STEP;
     if (f == NULL) return;
     take_kind(e);
-    if (e->component == STW_N_COMPONENTS && f->n_frames > 0 &&
+    if (e->component == STW_N_COMPONENTS && e->component_from == NULL && f->n_frames > 0 &&
         (f->kind == STW_FAILURE_ALLOCATOR || f->kind == STW_FAILURE_HOST_ALLOC)) {
         e->component = (int)usual_component(e->phase, e->part);
         if (e->component != STW_N_COMPONENTS) e->component_from = "what this phase allocates";

@@ -33,7 +33,8 @@ typedef struct phase_rule {
 
 static const char starts[] = "start of the inference engine";
 
-/* The first rule that fits any frame counts: what calls others comes before these. */
+/* The first rule that fits any frame counts: what calls others comes before these. STW_N_PHASES: it
+ * cannot be told. */
 static const phase_rule phases[] = {
     /* weights on their way to a rollout */
     {CALL("sync_model_weights"), STW_PHASE_WEIGHT_SYNC, NULL},
@@ -128,16 +129,23 @@ static const phase_rule phases[] = {
     {CALL("_pre_backward_hook"), STW_PHASE_FORWARD_BACKWARD, "backward"},
     {CALL("unpack_hook"), STW_PHASE_FORWARD_BACKWARD, "backward"},
     {CALL("recompute_fn"), STW_PHASE_FORWARD_BACKWARD, "backward"},
+    /* passes that train call the functions of passes that do not */
+    {CALL("evaluation_loop"), STW_PHASE_FORWARD_BACKWARD, "evaluation"},
+    {CALL("prediction_step"), STW_PHASE_FORWARD_BACKWARD, "evaluation"},
+    {CALL("compute_loss"), STW_PHASE_FORWARD_BACKWARD, "forward"},
     {CALL("compute_log_prob*"), STW_PHASE_LOG_PROB, NULL},
     {CALL("compute_ref_log_prob*"), STW_PHASE_LOG_PROB, NULL},
     {CALL("actor_rollout_compute_log_prob"), STW_PHASE_LOG_PROB, NULL},
     {CALL("_get_per_token_logps*"), STW_PHASE_LOG_PROB, NULL},
     {CALL("recompute_logp"), STW_PHASE_LOG_PROB, NULL},
-    {CALL("evaluation_loop"), STW_PHASE_FORWARD_BACKWARD, "evaluation"},
-    {CALL("prediction_step"), STW_PHASE_FORWARD_BACKWARD, "evaluation"},
+    /* state that comes back to the GPU is of no phase of its own */
+    {CALL("load_fsdp_*"), STW_N_PHASES, NULL},
+    {CALL("load_megatron_*"), STW_N_PHASES, NULL},
+    {CALL("update_policy"), STW_PHASE_FORWARD_BACKWARD, "forward"},
+    {CALL("update_critic"), STW_PHASE_FORWARD_BACKWARD, "forward"},
+    {CALL("train_batch"), STW_PHASE_FORWARD_BACKWARD, "forward"},
     {CALL("forward_step"), STW_PHASE_FORWARD_BACKWARD, "forward"},
     {CALL("forward"), STW_PHASE_FORWARD_BACKWARD, "forward"},
-    {CALL("compute_loss"), STW_PHASE_FORWARD_BACKWARD, "forward"},
     {IN("torch/nn/functional", "*"), STW_PHASE_FORWARD_BACKWARD, "forward"},
     {CALL("_call_impl"), STW_PHASE_FORWARD_BACKWARD, "forward"},
     /* modules that are made or moved, where none of the above is on the stack */
@@ -155,7 +163,8 @@ typedef struct component_rule {
     stw_component component;
 } component_rule;
 
-/* Of one frame the first rule counts; inner frames come first. */
+/* Of one frame the first rule counts; inner frames come first. STW_N_COMPONENTS: it cannot be told.
+ */
 static const component_rule components[] = {
     {{NULL, NULL, "'exp_avg_sq'"}, STW_COMPONENT_EXP_AVG_SQ},
     {{NULL, NULL, "\"exp_avg_sq\""}, STW_COMPONENT_EXP_AVG_SQ},
@@ -164,6 +173,16 @@ static const component_rule components[] = {
     {IN("torch/optim/", "_init_group"), STW_COMPONENT_EXP_AVG},
     {CALL("_multi_tensor_adam*"), STW_COMPONENT_STAGE},
     {CALL("initialize_optimizer_states"), STW_COMPONENT_EXP_AVG},
+    /* which of the moments a file is read into, no name says */
+    {IN("optim", "load_state_dict"), STW_N_COMPONENTS},
+    {IN("optim", "_process_value_according_to_param_policy"), STW_N_COMPONENTS},
+    {IN("deepspeed/runtime/zero/", "load_state_dict"), STW_N_COMPONENTS},
+    {{NULL, NULL, "optimizer.load_state_dict("}, STW_N_COMPONENTS},
+    {CALL("load_checkpoint"), STW_N_COMPONENTS}, /* model and optimizer */
+    {CALL("_load_base_checkpoint"), STW_N_COMPONENTS},
+    {CALL("load_fsdp_model_to_gpu"), STW_COMPONENT_PARAMS},
+    {CALL("load_fsdp_optimizer"), STW_N_COMPONENTS},
+    {CALL("load_megatron_*"), STW_N_COMPONENTS},
     {CALL("_create_fp32_partitions"), STW_COMPONENT_MASTER},
     {CALL("_build_model_and_main_param_groups"), STW_COMPONENT_MASTER},
     {IN("param_and_grad_buffer", "__init__"), STW_COMPONENT_GRADS},
@@ -211,6 +230,8 @@ static const component_rule components[] = {
     {CALL("check_enough_kv_cache_memory"), STW_COMPONENT_KV_CACHE},
     {IN("sglang/srt/mem_cache/", "*"), STW_COMPONENT_KV_CACHE},
     {CALL("init_memory_pool"), STW_COMPONENT_KV_CACHE},
+    {{NULL, NULL, "wake_up(tags=[\"weights\"]"}, STW_COMPONENT_ROLLOUT_WEIGHTS},
+    {{NULL, NULL, "wake_up(tags=[\"kv_cache\"]"}, STW_COMPONENT_KV_CACHE},
     {IN("vllm/", "load_model"), STW_COMPONENT_ROLLOUT_WEIGHTS},
     {IN("vllm/", "load_weights"), STW_COMPONENT_ROLLOUT_WEIGHTS},
     {IN("sglang/", "load_model"), STW_COMPONENT_ROLLOUT_WEIGHTS},

@@ -8,17 +8,17 @@
 #include "plan/spec/terms.h"
 
 typedef struct stw_stack_phase {
-    stw_phase phase;        /* STW_N_PHASES: no frame says */
+    stw_phase phase;        /* STW_N_PHASES: not known */
     const char *part;       /* "forward", "backward", ...; NULL: the phase as a whole */
-    const stw_frame *frame; /* that says so */
+    const stw_frame *frame; /* that says so, or that it cannot be told; NULL: none speaks of it */
 } stw_stack_phase;
 
 /** Which phase. A step counts as a later one where lazily made state is not on the stack. */
 stw_stack_phase stw_stack_phase_of(const stw_frame *frames, size_t n);
 
 typedef struct stw_stack_component {
-    stw_component component; /* STW_N_COMPONENTS: no frame says */
-    const stw_frame *frame;
+    stw_component component; /* STW_N_COMPONENTS: not known */
+    const stw_frame *frame;  /* as of a phase */
 } stw_stack_component;
 /** What it allocates, by the innermost frame that says; nothing is assumed. */
 stw_stack_component stw_stack_component_of(const stw_frame *frames, size_t n);

@@ -29,6 +29,11 @@ round_trip() {
             { cat "run-$name-$ranks.txt"; fail "$name on $ranks ranks to step $step"; }
         ! grep -q "was not saved" "run-$name-$ranks.txt" || { cat "run-$name-$ranks.txt"; fail "$name: not saved"; }
     done
+    # a resumed run has fewer samples than steps, and its memory growth begins at its own first steps
+    "$STOWAGE" validate "plan-$name-$ranks.json" "run-$name-$ranks.json" >validated.txt 2>&1 || [ $? = 8 ] ||
+        { cat validated.txt; fail "$name: validate after a resume"; }
+    "$STOWAGE" report "run-$name-$ranks.json" | grep -q "resumed after optimizer step $((step - 2)) of $step" ||
+        { "$STOWAGE" report "run-$name-$ranks.json"; fail "$name: report after a resume"; }
     found=$(all_digests "run-$name-$ranks.json")
     [ "$found" = "$reference" ] || fail "$name: $found, expected $reference"
     echo "$name: $found after step $step"
@@ -51,7 +56,10 @@ model=tiny
 plan_of half 1 precision.params=bf16 precision.master=fp32 precision.exp_avg=bf16 precision.exp_avg_sq=bf16
 run_of half 1 --steps 12 --resume save-bf16 || { cat run-half.txt; fail "moments in bf16"; }
 plan_of whole 1 precision.params=fp32
-run_of whole 1 --steps 12 --resume save-bf16 || { cat run-whole.txt; fail "bf16 with master as fp32"; }
+run_of whole 1 --steps 14 --resume save-bf16 || { cat run-whole.txt; fail "bf16 with master as fp32"; }
+grep -q "14 steps, of which 10 are the checkpoint's" run-whole.txt || { cat run-whole.txt; fail "steps of a resumed run"; }
+growth=$(member run-whole.json host_growth_bytes)
+[ "${growth%.*}" -lt 50000000 ] || fail "the 4 steps of a resumed run grow by $growth bytes"
 for other in "optimizer.betas=[0.9,0.95]:optimizer.betas.1: found 0.999 in the checkpoint .* expected 0.95" \
     "optimizer.weight_decay=0.5:optimizer.weight_decay: found .* expected 0.5" "optimizer.eps=1e-6:optimizer.eps: found"; do
     plan_of other 1 precision.params=bf16 precision.master=fp32 optimizer.clip_norm=1 "${other%%:*}"

@@ -8,13 +8,15 @@
 code=0
 "$STOWAGE" plan --model Qwen3-32B --cluster h100-80g-x8:1 --set engine=fsdp2 --time-limit 5 -q -o over.json || code=$?
 [ $code -eq 4 ] || fail "a plan that does not fit"
-for plan in fits over; do
+"$STOWAGE" plan --model Qwen3-8B --cluster "2 x h100-80g-x8" --set engine=megatron --set parallel.pp=2 --set batch.grad_accumulation=4 --time-limit 5 -q -o stages.json ||
+    [ $? -eq 9 ] || fail "a plan of two stages"
+for plan in fits over stages; do
     code=0
     "$STOWAGE" simulate $plan.json --snapshot $plan.pickle -q >/dev/null || code=$?
     case $code in 0 | 4 | 9) ;; *) fail "snapshot of $plan" ;; esac
 done
-"$STOWAGE" report fits.json over.json -o plans.om || fail "OpenMetrics"
-"$STOWAGE" report fits.json over.json -o plans.prom || fail "OpenMetrics as .prom"
+"$STOWAGE" report fits.json over.json stages.json -o plans.om || fail "OpenMetrics"
+"$STOWAGE" report fits.json over.json stages.json -o plans.prom || fail "OpenMetrics as .prom"
 cmp plans.om plans.prom || fail ".om and .prom differ"
 rm -f sweep.json
 "$STOWAGE" sweep --model Qwen3-4B --cluster h100-80g-x8 --vary nodes=1,2 --time-limit 5 -q -o sweep.json || fail "a sweep"
@@ -34,7 +36,7 @@ for line in text.splitlines():
     name, labels, value = re.fullmatch(r'([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\.)*",?)+)\} (\S+)', line).groups()
     assert (name, labels) not in samples, line
     samples[name, labels] = float(value)
-for plan in ("fits", "over"):
+for plan in ("fits", "over", "stages"):
     snapshot = pickle.load(open(plan + ".pickle", "rb"))
     live = peak = 0
     for event in snapshot["device_traces"][0]:

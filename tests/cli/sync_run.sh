@@ -95,6 +95,24 @@ mkdir -p other/folder
 expect 2 "found something else than a flat folder of safetensors" "$STOWAGE" run plan.json --backend host --sync-to other
 expect 2 "found something else than a flat folder of safetensors" "$STOWAGE" run plan.json --backend host --sync-to dense
 [ -d other/folder ] && [ -s dense/config.json ] || fail "what was not to be replaced is gone"
+# a full disk: the error says which folder
+cat >full.c <<'EOC'
+#include <errno.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+ssize_t pwrite(int fd, const void *data, size_t n, off_t at) {
+    if (at == 0) return syscall(SYS_pwrite64, fd, data, n, at); /* a header */
+    errno = ENOSPC;
+    return -1;
+}
+ssize_t pwrite64(int fd, const void *data, size_t n, off_t at) { return pwrite(fd, data, n, at); }
+EOC
+if cc -shared -fPIC -w -o full.so full.c 2>/dev/null; then
+    mkdir -p full
+    expect 1 "full/copy.writing-1/model.safetensors: cannot be written: No space left" \
+        env LD_PRELOAD="$PWD/full.so" "$STOWAGE_RUN" plan.json --backend host --steps 1 --sync-to full/copy
+fi
 # rollouts elsewhere, and those that quantise, are planned alone
 for role in "with: none, nodes: 1" "dtype: fp8"; do
     tiny_cluster 1

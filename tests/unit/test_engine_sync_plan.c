@@ -167,6 +167,27 @@ static void compare_kind(const described *d, const stw_sync_plan *plan, uint32_t
     }
 }
 
+/* The most of each figure, whichever rank has it. */
+static void compare_most(const described *d, const stw_sync_plan *plan) {
+    uint64_t near = 0, far = 0, placed = 0;
+    for (uint32_t rank = 0; rank < d->job->ranks; rank++) {
+        stw_schedule_info_t info;
+        bytes sum = {0};
+        CU_ASSERT_EQUAL(stw_get_schedule_info(d->schedule, rank, &info, sizeof info, NULL), 0);
+        for (uint32_t r = 0; r < plan->n_rounds; r++) {
+            const bytes b = of_round(d, rank, r);
+            sum.near_received += b.near_received;
+            sum.far_received += b.far_received;
+        }
+        near = stw_max_u64(near, sum.near_received);
+        far = stw_max_u64(far, sum.far_received);
+        placed = stw_max_u64(placed, info.own_bytes + info.received_bytes);
+    }
+    CU_ASSERT_EQUAL(plan->near_received, near);
+    CU_ASSERT_EQUAL(plan->far_received, far);
+    CU_ASSERT_EQUAL(plan->placed, placed);
+}
+
 /* The program's operations and rooms are those of the schedule. */
 static void compare_program(const described *d, const stw_plan *plan, const stw_sync_plan *sync,
                             uint32_t k) {
@@ -217,6 +238,7 @@ static void compare(stw_plan *plan, uint32_t tp, bool alone) {
         compare_kind(d, sync, k);
         if (job->kinds[k].home == 0) compare_program(d, plan, sync, k);
     }
+    compare_most(d, sync);
     stw_free_schedule(d->schedule);
     free(d->sources);
     free(d->targets);

@@ -231,6 +231,8 @@ static const edit refused[] = {
     /* members that contradict each other */
     {"", "\"steps\": 5", "\"steps\": 0", "steps: found 0, expected at least 1"},
     {"", "\"steps\": 5", "\"steps\": 6", "step_all: found 5 samples, expected 6"},
+    {"", "\"steps\": 5", "\"steps\": 5, \"first_step\": 2", "found 5 samples, expected 4"},
+    {"", "\"steps\": 5", "\"steps\": 5, \"first_step\": 7", "first_step: found 7, expected at"},
     {"", "\"world\": 2", "\"world\": 0", "world: found 0, expected at least 1"},
     {"", "\"world\": 2", "\"world\": 3", "ranks: found 2 entries, expected 3"},
     {"\"ranks\"", "\"rank\": 1", "\"rank\": 0", "found rank 0 twice"},

@@ -169,6 +169,21 @@ static void figures(void) {
     CU_ASSERT_EQUAL(a.e->failure->wanted_tokens, 4096);
     CU_ASSERT_EQUAL(a.e->failure->cache_tokens, 3664);
     drop(&a);
+    a = explain(CORPUS "kubectl_describe", NULL, NULL);
+    CU_ASSERT_EQUAL(a.e->failure->limit, 64ull << 30);
+    drop(&a);
+    /* of several containers: of the one that was killed, where it can be told */
+    a = explain("pods", "Limits:\n  memory: 1Gi\nReason: OOMKilled\nLimits:\n  memory: 2Gi\n",
+                NULL);
+    CU_ASSERT_EQUAL(a.e->failure->limit, 2ull << 30);
+    drop(&a);
+    a = explain("pod", "limits:\n  cpu: 8\n  memory: 2Gi\nreason: OOMKilled\n", NULL);
+    CU_ASSERT_EQUAL(a.e->failure->limit, 2ull << 30);
+    drop(&a);
+    a = explain("pods", "limits:\n  memory: 1Gi\nlimits:\n  memory: 2Gi\nreason: OOMKilled\n",
+                NULL);
+    CU_ASSERT_EQUAL(a.e->failure->limit, STW_NOT_SAID);
+    drop(&a);
 }
 
 static void refused(void) {
@@ -181,6 +196,11 @@ static void refused(void) {
     CU_ASSERT_PTR_NULL(found);
     /* the line of source that raises is no failure */
     text = "    raise ValueError(\"No available memory for the cache blocks. \"\n";
+    CHECK_FAILS(stw_failures_parse("run.log", text, strlen(text), &found, err),
+                STW_STATUS_BAD_INPUT, "nothing");
+    /* nor is prose */
+    text = "We discuss \"CUDA out of memory\": how to avoid CUDA out of memory errors.\n"
+           "A RuntimeError: CUDA out of memory error is explained there.\nfinished\n";
     CHECK_FAILS(stw_failures_parse("run.log", text, strlen(text), &found, err),
                 STW_STATUS_BAD_INPUT, "nothing");
 }
@@ -304,7 +324,92 @@ static void other_job(void) {
     stw_plan_free(plan);
 }
 
+/* A run of which the plan explains little: what is left for the plan is less than a context. Errors
+ * of the planner are none of the reader's. */
+static void nothing_leaks(void) {
+    stw_plan *plan = solved(whole_gpu);
+    answer a = explain(
+        "error.txt",
+        "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 79.11 GiB "
+        "of "
+        "which 0.11 GiB is free. Including non-PyTorch memory, this process has 79.00 GiB memory "
+        "in use. Of the allocated memory 78.00 GiB is allocated by PyTorch, and 0 bytes is "
+        "reserved by PyTorch but unallocated.",
+        plan);
+    const uint64_t need = a.e->planned_allocated;
+    drop(&a);
+    /* as much more than the plan that 400 MiB are left */
+    char text[700];
+    const double in_use = (double)(need + (79ull << 30) - (400ull << 20)) / 1073741824.0;
+    snprintf(text, sizeof text,
+             "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 79.00 "
+             "GiB of which 0.50 GiB is free. Including non-PyTorch memory, this process has %.2f "
+             "GiB memory in use. Of the allocated memory %.2f GiB is allocated by PyTorch, and 0 "
+             "bytes is reserved by PyTorch but unallocated.",
+             in_use - 1, in_use - 1);
+    a = explain("error.txt", text, plan);
+    CU_ASSERT(a.e->planned_within > 0 && a.e->planned_within < 530ull << 20);
+    CU_ASSERT_EQUAL(a.e->n_changes, 0);
+    bool told = false;
+    for (uint32_t i = 0; i < a.e->n_unknown; i++) {
+        CU_ASSERT_PTR_NULL(strstr(a.e->unknown[i], "expected"));
+        told |= strstr(a.e->unknown[i], "are left for the plan") != NULL;
+    }
+    CU_ASSERT(told);
+    drop(&a);
+    stw_plan_free(plan);
+}
+
+/* The job's own rollout is not to be ended. */
+static void own_rollout(void) {
+    static const char *const shared[] = {"node.gpus=1",
+                                         "node.gpu.memory=80GiB",
+                                         "node.gpu.context=530MiB",
+                                         "node.gpu.comm=0",
+                                         "node.host.memory=250GiB",
+                                         "node.host.limit=250GiB",
+                                         "engine=fsdp2",
+                                         "batch.seq_len=4096",
+                                         "roles=[{name: roll, kind: rollout, with: trainer}]",
+                                         NULL};
+    static const char said[] = BACKWARD
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 13.91 GiB. GPU 0 has a "
+        "total "
+        "capacity of 79.11 GiB of which 9.91 GiB is free. Including non-PyTorch memory, this "
+        "process has 47.20 GiB memory in use. Process 88 has 22.00 GiB memory in use. Of the "
+        "allocated memory 44.00 GiB is allocated by PyTorch, and 1.01 GiB is reserved by PyTorch "
+        "but unallocated.";
+    stw_plan *plan = solved(shared), *alone = solved(whole_gpu);
+    answer a = explain("error.txt", said, plan);
+    CU_ASSERT_EQUAL(a.e->cause, STW_CAUSE_OTHERS);
+    CU_ASSERT_FATAL(a.e->n_advice > 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(a.e->advice[0], "role roll"));
+    for (uint32_t i = 0; i < a.e->n_advice; i++)
+        CU_ASSERT_PTR_NULL(strstr(a.e->advice[i], "end the other"));
+    drop(&a);
+    a = explain("error.txt", said, alone);
+    CU_ASSERT_FATAL(a.e->n_advice > 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(a.e->advice[0], "end the other processes on GPU 0"));
+    drop(&a);
+    stw_plan_free(plan);
+    stw_plan_free(alone);
+}
+
+/* Its batch is another one than the plan's. */
+static void evaluation(void) {
+    static const char *const settings[] = {
+        "node.gpus=1",         "node.gpu.memory=80GiB",           "node.host.memory=250GiB",
+        "engine=fsdp2",        "node.host.limit=250GiB",          "batch.seq_len=8192",
+        "batch.micro_batch=2", "placement.activations=recompute", NULL};
+    stw_plan *plan = solved(settings);
+    answer a = explain(CORPUS "evaluation", NULL, plan); /* 4096 x 151936 x 4 bytes */
+    CU_ASSERT_EQUAL(a.e->component, STW_COMPONENT_LOGITS);
+    drop(&a);
+    stw_plan_free(plan);
+}
+
 STW_TEST_MAIN("planner explain", {"real texts", real_texts}, {"snapshots", snapshots},
               {"tables of GPUs", tables}, {"figures", figures}, {"what is refused", refused},
               {"changes fit", changes_fit}, {"fragments first", fragments_first},
-              {"a node", host_kill}, {"another job", other_job})
+              {"a node", host_kill}, {"another job", other_job}, {"nothing leaks", nothing_leaks},
+              {"the job's own rollout", own_rollout}, {"evaluation", evaluation})
