@@ -271,8 +271,8 @@ stw_status stw_export_files_write(const stw_export_files *f, uint32_t tensor, co
         run = stw_times(run, box->count[outer]);
     } while (outer > 0 && box->count[outer] == t->shape[outer]);
     const uint64_t all = stw_box_volume(box);
-    char path[JOINED];
-    join(path, f->work, file->name);
+    char path[STW_FOLDER_PATH];
+    stw_folder_join(path, f->work, file->name);
     for (stw_status status; done < all; done += run) {
         uint64_t rest = done / run, at = stw_times(box->first[outer], stride[outer]);
         for (int d = STW_BOX_DIMS - 1; d > outer; d--) at += stw_times(box->first[d], stride[d]);
@@ -295,8 +295,8 @@ stw_status stw_export_files_end(stw_export_files *f, stw_error *err) {
         const bool flushed = fsync(file->fd) == 0, closed = close(file->fd) == 0;
         file->fd = -1;
         if (flushed && closed) continue;
-        char path[JOINED];
-        join(path, f->work, file->name);
+        char path[STW_FOLDER_PATH];
+        stw_folder_join(path, f->work, file->name);
         STW_TRY(stw_fail_errno(err, path, "cannot be flushed"));
     }
 out:
