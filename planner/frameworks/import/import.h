@@ -81,6 +81,9 @@ typedef struct stw_import {
     const char *const *alone;  /* settings where there is one data-parallel rank, NULL at the end */
     const char *const *single; /* the same where there is one GPU */
     uint64_t global_batch;     /* sequences of an iteration; 0: one micro batch on every rank */
+    bool triple; /* DeepSpeed's rule: what the file leaves out of global batch, micro batch and
+                  * accumulation follows from the others and the ranks; all three must agree */
+    uint64_t micro, accumulation; /* of such a file; 0: not in it */
     uint64_t step_sequences; /* of an optimizer step, on whatever GPUs: stw_import_batch deals them
                               * to ranks and micro batches; 0: not known */
     stw_flags flags;         /* of the file; those of line 0 are defaults */
