@@ -356,15 +356,18 @@ out:
     return status;
 }
 
-/* Does a key need ranks, gathers or micro batches that the run has not? (plan/program/effect.h
- * tests all needs.) */
+/* Does a key need ranks, gathers, micro batches, parked moments or saves that the run has not?
+ * (plan/program/effect.h tests all needs.) */
 static bool is_idle(const stw_spec_row *row, bool one_gpu, const stw_run_spec *run) {
     const uint64_t of_ranks = 1ull << STW_NEED_SHARDS | 1ull << STW_NEED_RANKS |
                               1ull << STW_NEED_PEERS | 1ull << STW_NEED_NODES;
     const bool gathers = !one_gpu || run->precision.params != run->precision.compute;
     return ((row->needs & of_ranks) != 0 && one_gpu) ||
            ((row->needs & 1ull << STW_NEED_GATHERS) != 0 && !gathers) ||
-           ((row->needs & 1ull << STW_NEED_ACCUMULATES) != 0 && run->batch.grad_accumulation == 1);
+           ((row->needs & 1ull << STW_NEED_ACCUMULATES) != 0 &&
+            run->batch.grad_accumulation == 1) ||
+           ((row->needs & 1ull << STW_NEED_PARKED_MOMENTS) != 0 && !run->park.moments) ||
+           ((row->needs & 1ull << STW_NEED_CHECKPOINTS) != 0 && run->checkpoint.every == 0);
 }
 
 /* The default of a key that still has the file's value. */

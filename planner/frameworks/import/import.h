@@ -125,7 +125,8 @@ STW_MUST_USE stw_status stw_import_cluster(const stw_import *import, stw_cluster
 STW_MUST_USE stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error *err);
 /** Set what depends on the number of data-parallel ranks, once layout and cluster are final:
  * batch.grad_accumulation from the global batch, and import->alone. A key that the file sets and
- * that has no effect on one GPU, or on one micro batch, gets its default. */
+ * that has no effect on one GPU, on one micro batch, or without parked moments or saves gets its
+ * default. */
 STW_MUST_USE stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster,
                                          stw_run_spec *run, stw_error *err);
 /** Number of lines of a use. */
