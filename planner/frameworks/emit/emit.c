@@ -11,6 +11,7 @@
 #include "planner/frameworks/emit/emission.h"
 #include "planner/frameworks/emit/said.h"
 #include "planner/frameworks/import/derived.h"
+#include "planner/frameworks/import/reading.h"
 
 enum { MOST_ELSEWHERE = 20 };
 
@@ -195,15 +196,31 @@ static const char *before(const stw_emission *e, size_t i) {
     return own != NULL && own->line > 0 ? own->value : NULL;
 }
 
-/* Megatron-LM has no default of it beside a method (transformer_config.py, __post_init__); reading
- * takes 1. */
-static bool is_needed(const stw_emission *e, size_t i) {
+/* verl's sequences of a pass for log-probabilities, where no other key gives them (rl.c,
+ * put_verl_log_prob). */
+static bool needs_log_prob(stw_emission *e, const char *name) {
+    const char *at = strstr(name, "log_prob_micro_batch_size_per_gpu");
+    const stw_emit_flag *dynamic = stw_emit_find(e, "actor_rollout_ref.actor.use_dynamic_bsz");
+    if (at == NULL ||
+        (dynamic != NULL && dynamic->value != NULL && stw_reading_same(dynamic->value, "true")))
+        return false;
+    const char *all =
+        stw_pool_printf(e->pool, "%.*s", (int)(strlen(name) - strlen("_per_gpu")), name);
+    const stw_emit_flag *other = all != NULL ? stw_emit_find(e, all) : NULL;
+    return other == NULL || other->value == NULL;
+}
+
+/* Reading takes a default where the framework has none, or stops: recompute-num-layers beside a
+ * method (transformer_config.py, __post_init__), the folder on NVMe (zero/offload_config.py) and
+ * use-precision-aware-optimizer beside optimizer-cpu-offload (arguments.py, validate_args). */
+static bool is_needed(stw_emission *e, size_t i) {
     const char *name = e->flags[i].name;
     static const char *const needed[] = {"recompute-num-layers", "recompute_num_layers",
-                                         "max-position-embeddings"}; /* of the model */
-    for (size_t k = 0; k < 3; k++)
+                                         "max-position-embeddings", /* of the model */
+                                         "nvme_path", "use-precision-aware-optimizer"};
+    for (size_t k = 0; k < sizeof needed / sizeof needed[0]; k++)
         if (before(e, i) == NULL && strstr(name, needed[k]) != NULL) return true;
-    return false;
+    return before(e, i) == NULL && needs_log_prob(e, name);
 }
 
 /* Give flags i and j the file's values, if the settings still mean the same. */

@@ -135,8 +135,8 @@ static void check_match(stw_reading *r, const char *name, const char *argument) 
         const char *expected =
             stw_pool_printf(r->out->pool, "auto, or %s, %s of %s (transformers refuses others)",
                             argument, names[i][1], r->out->path);
-        stw_reading_fail(r, stw_flag_fail(&r->flags, flag, expected != NULL ? expected : "auto",
-                                          r->err));
+        stw_reading_fail(
+            r, stw_flag_fail(&r->flags, flag, expected != NULL ? expected : "auto", r->err));
     }
 }
 
@@ -306,14 +306,14 @@ static void set_batch(stw_reading *r, const stw_trainer_arguments *trainer) {
     out->accumulation = fixed(r, steps);
     out->triple = out->global_batch > 0;
     if (trainer->given || out->micro > 0 || !out->triple) {
-        const char *text = resolved(r, micro, "auto", trainer, trainer->micro_batch,
-                                    "batch.micro_batch");
+        const char *text =
+            resolved(r, micro, "auto", trainer, trainer->micro_batch, "batch.micro_batch");
         stw_reading_set(r, "batch.micro_batch", text);
         (void)stw_reading_parse_count(text, &out->micro);
     }
     if (trainer->given || out->accumulation > 0 || !out->triple) {
-        const char *text = resolved(r, steps, "auto", trainer, trainer->accumulation,
-                                    "batch.grad_accumulation");
+        const char *text =
+            resolved(r, steps, "auto", trainer, trainer->accumulation, "batch.grad_accumulation");
         stw_reading_set(r, "batch.grad_accumulation", text);
         (void)stw_reading_parse_count(text, &out->accumulation);
     }
