@@ -168,9 +168,7 @@ static void put_verl_log_prob(stw_emission *e) {
     uint64_t micro = run->batch.log_prob_micro_batch;
     if (micro == 0) micro = stw_max_u64(run->batch.micro_batch, 1);
     for (size_t i = 0; i < (kl ? 2 : 1) && run->batch.max_tokens_per_gpu == 0; i++) {
-        const stw_emit_flag *own = stw_emit_find(e, keys[i][0]),
-                            *all = stw_emit_find(e, keys[i][1]);
-        if ((own == NULL || own->value == NULL) && (all == NULL || all->value == NULL))
+        if (number(e, keys[i][0], 0) == 0 && number(e, keys[i][1], 0) == 0)
             stw_emit_put_count(e, keys[i][0], micro);
     }
 }

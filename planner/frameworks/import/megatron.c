@@ -614,7 +614,8 @@ static bool is_script(const char *text, size_t length) {
     return program;
 }
 
-/* arguments.py at 00caa53, validate_args: without the worker --async-save is switched off with a warning. */
+/* arguments.py at 00caa53, validate_args: without the worker --async-save is switched off with a
+ * warning. */
 static bool saves_async(stw_reading *r) {
     if (!stw_reading_is_set(r, "async-save")) return false;
     if (stw_reading_is_set(r, "use-persistent-ckpt-worker")) return true;
