@@ -218,9 +218,10 @@ static bool is_needed(stw_emission *e, size_t i) {
     static const char *const needed[] = {"recompute-num-layers", "recompute_num_layers",
                                          "max-position-embeddings", /* of the model */
                                          "nvme_path", "use-precision-aware-optimizer"};
+    if (before(e, i) != NULL || equal(e->flags[i].value, "false")) return false;
     for (size_t k = 0; k < sizeof needed / sizeof needed[0]; k++)
-        if (before(e, i) == NULL && strstr(name, needed[k]) != NULL) return true;
-    return before(e, i) == NULL && needs_log_prob(e, name);
+        if (strstr(name, needed[k]) != NULL) return true;
+    return needs_log_prob(e, name);
 }
 
 /* Give flags i and j the file's values, if the settings still mean the same. */
