@@ -87,10 +87,16 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_s
   trainer.save_freq=10 LORA actor_rollout_ref.rollout.max_model_len=LENGTH
 EOS
 sed 's/LORA//; s/LENGTH/1024/' verl.sh >full.sh
-plan --from verl:full.sh --emit verl:new.sh
-for who in ref rollout; do
-    grep -q "actor_rollout_ref.$who.log_prob_micro_batch_size_per_gpu=4" new.sh || fail "verl asks for it of $who: $(cat new.sh)"
-done
+asked() { # N: of the rollout and the reference
+    for who in ref rollout; do
+        grep -q "actor_rollout_ref.$who.log_prob_micro_batch_size_per_gpu=$1" new.sh || fail "verl asks for it of $who: $(cat new.sh)"
+    done
+}
+sed 's/ppo_micro_batch_size_per_gpu=4/use_dynamic_bsz=True/' full.sh >packed.sh
+plan --from verl:packed.sh --set batch.max_tokens_per_gpu=none --set batch.micro_batch=4 --emit verl:new.sh
+asked 16
+plan --from verl:packed.sh --emit verl:new.sh # with tokens it does not
+! grep -q log_prob new.sh || fail "$(cat new.sh)"
 sed 's/LORA/actor_rollout_ref.model.lora_rank=8/; s/LENGTH/1023/' verl.sh >lora.sh
 plan --from verl:lora.sh
 grep -q 'log-probabilities of the reference: not modelled' err.txt || fail "the reference: $(cat err.txt)"
@@ -105,7 +111,7 @@ advice=
 for round in 1 2 3; do
     code=0
     planned "$STOWAGE" plan --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --set batch.seq_len=2048 \
-        --set 'roles=[{name: r, kind: rollout}]' --set park.moments=host --set park.params=host $advice --emit verl:new.sh \
+        --set 'roles=[{name: r, kind: rollout}, {name: k, kind: reference}]' --set park.moments=host --set park.params=host $advice --emit verl:new.sh \
         >out.txt 2>err.txt || code=$?
     [ $code != 0 ] || break
     sed -n 's/.*nothing is written\. Use\(.*\)/\1/p' err.txt | sed 's/\. .*//; s/ and more//; s/, or --emit.*//' >advice.txt
@@ -116,3 +122,4 @@ done
 [ -f round.1 ] || fail "verl says this plan at once"
 [ $code = 0 ] || fail "after $advice: $(cat err.txt)"
 grep -q 'rollout.max_model_len=2048 ' new.sh || fail "$(cat new.sh)"
+asked 1

@@ -196,18 +196,21 @@ static const char *before(const stw_emission *e, size_t i) {
     return own != NULL && own->line > 0 ? own->value : NULL;
 }
 
-/* verl's sequences of a pass for log-probabilities, where no other key gives them (rl.c,
- * put_verl_log_prob). */
+static bool own_is_on(const stw_emission *e, const char *name) {
+    const stw_flag *own = stw_flags_find(&e->import->flags, name);
+    return own != NULL && stw_reading_same(own->value, "true");
+}
+
+/* verl's sequences of a pass for log-probabilities (rl.c, put_verl_log_prob), where the file's own
+ * settings did not ask for them: a file that lacks them already stays as it is. */
 static bool needs_log_prob(stw_emission *e, const char *name) {
-    const char *at = strstr(name, "log_prob_micro_batch_size_per_gpu");
-    const stw_emit_flag *dynamic = stw_emit_find(e, "actor_rollout_ref.actor.use_dynamic_bsz");
-    if (at == NULL ||
-        (dynamic != NULL && dynamic->value != NULL && stw_reading_same(dynamic->value, "true")))
-        return false;
-    const char *all =
-        stw_pool_printf(e->pool, "%.*s", (int)(strlen(name) - strlen("_per_gpu")), name);
-    const stw_emit_flag *other = all != NULL ? stw_emit_find(e, all) : NULL;
-    return other == NULL || other->value == NULL;
+    if (strstr(name, "log_prob_micro_batch_size_per_gpu") == NULL) return false;
+    if (own_is_on(e, "actor_rollout_ref.actor.use_dynamic_bsz")) {
+        const stw_emit_flag *now = stw_emit_find(e, "actor_rollout_ref.actor.use_dynamic_bsz");
+        return now == NULL || now->value == NULL || !stw_reading_same(now->value, "true");
+    }
+    return strstr(name, ".ref.") != NULL && !own_is_on(e, "actor_rollout_ref.actor.use_kl_loss") &&
+           !own_is_on(e, "algorithm.use_kl_in_reward");
 }
 
 /* Reading takes a default where the framework has none, or stops: recompute-num-layers beside a
