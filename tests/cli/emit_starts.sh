@@ -97,6 +97,9 @@ plan --from verl:packed.sh --set batch.max_tokens_per_gpu=none --set batch.micro
 asked 16
 plan --from verl:packed.sh --emit verl:new.sh # with tokens it does not
 ! grep -q log_prob new.sh || fail "$(cat new.sh)"
+plan --from verl:full.sh --emit verl:new.sh # a file that lacks it already stays, and is told
+cmp -s full.sh new.sh || fail "$(diff full.sh new.sh)"
+grep -q 'ref.log_prob_micro_batch_size_per_gpu: the file lacks it' out.txt err.txt || fail "$(cat out.txt err.txt)"
 sed 's/LORA/actor_rollout_ref.model.lora_rank=8/; s/LENGTH/1023/' verl.sh >lora.sh
 plan --from verl:lora.sh
 grep -q 'log-probabilities of the reference: not modelled' err.txt || fail "the reference: $(cat err.txt)"

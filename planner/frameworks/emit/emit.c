@@ -11,7 +11,6 @@
 #include "planner/frameworks/emit/emission.h"
 #include "planner/frameworks/emit/said.h"
 #include "planner/frameworks/import/derived.h"
-#include "planner/frameworks/import/reading.h"
 
 enum { MOST_ELSEWHERE = 20 };
 
@@ -196,27 +195,17 @@ static const char *before(const stw_emission *e, size_t i) {
     return own != NULL && own->line > 0 ? own->value : NULL;
 }
 
-static bool own_is_on(const stw_emission *e, const char *name) {
-    const stw_flag *own = stw_flags_find(&e->import->flags, name);
-    return own != NULL && stw_reading_same(own->value, "true");
-}
-
-/* verl's sequences of a pass for log-probabilities (rl.c, put_verl_log_prob), where the file's own
- * settings did not ask for them: a file that lacks them already stays as it is. */
-static bool needs_log_prob(stw_emission *e, const char *name) {
-    if (strstr(name, "log_prob_micro_batch_size_per_gpu") == NULL) return false;
-    if (own_is_on(e, "actor_rollout_ref.actor.use_dynamic_bsz")) {
-        const stw_emit_flag *now = stw_emit_find(e, "actor_rollout_ref.actor.use_dynamic_bsz");
-        return now == NULL || now->value == NULL || !stw_reading_same(now->value, "true");
-    }
-    return strstr(name, ".ref.") != NULL && !own_is_on(e, "actor_rollout_ref.actor.use_kl_loss") &&
-           !own_is_on(e, "algorithm.use_kl_in_reward");
+/* Sequences of a pass that verl asks for, where the file's own settings did not. */
+static bool needs_log_prob(const stw_emission *e, const char *name) {
+    return strstr(name, "log_prob_micro_batch_size_per_gpu") != NULL &&
+           e->plan->run.batch.max_tokens_per_gpu == 0 &&
+           !stw_emit_verl_lacks(e, strstr(name, ".ref.") != NULL);
 }
 
 /* Reading takes a default where the framework has none, or stops: recompute-num-layers beside a
  * method (transformer_config.py, __post_init__), the folder on NVMe (zero/offload_config.py) and
  * use-precision-aware-optimizer beside optimizer-cpu-offload (arguments.py, validate_args). */
-static bool is_needed(stw_emission *e, size_t i) {
+static bool is_needed(const stw_emission *e, size_t i) {
     const char *name = e->flags[i].name;
     static const char *const needed[] = {"recompute-num-layers", "recompute_num_layers",
                                          "max-position-embeddings", /* of the model */

@@ -157,6 +157,17 @@ static bool is_on(stw_emission *e, const char *name) {
     return flag != NULL && flag->value != NULL && stw_reading_same(flag->value, "true");
 }
 
+static bool own_is_on(const stw_emission *e, const char *name) {
+    const stw_flag *own = stw_flags_find(&e->import->flags, name);
+    return own != NULL && stw_reading_same(own->value, "true");
+}
+
+bool stw_emit_verl_lacks(const stw_emission *e, bool reference) {
+    if (e->import == NULL || own_is_on(e, ACTOR "use_dynamic_bsz")) return false;
+    return !reference || own_is_on(e, ACTOR "use_kl_loss") ||
+           own_is_on(e, "algorithm.use_kl_in_reward");
+}
+
 /* utils/config.py, validate_config: without use_dynamic_bsz the rollout and, where there is a KL
  * term, the reference have sequences of a pass for log-probabilities, by either key. */
 static void put_verl_log_prob(stw_emission *e) {
@@ -168,8 +179,11 @@ static void put_verl_log_prob(stw_emission *e) {
     uint64_t micro = run->batch.log_prob_micro_batch;
     if (micro == 0) micro = stw_max_u64(run->batch.micro_batch, 1);
     for (size_t i = 0; i < (kl ? 2 : 1) && run->batch.max_tokens_per_gpu == 0; i++) {
-        if (number(e, keys[i][0], 0) == 0 && number(e, keys[i][1], 0) == 0)
-            stw_emit_put_count(e, keys[i][0], micro);
+        if (number(e, keys[i][0], 0) > 0 || number(e, keys[i][1], 0) > 0) continue;
+        stw_emit_put_count(e, keys[i][0], micro);
+        if (stw_emit_verl_lacks(e, i == 1))
+            stw_text_printf(&e->notes, "%s: the file lacks it, and verl does not start without\n",
+                            keys[i][0]);
     }
 }
 
