@@ -278,6 +278,10 @@ stw_status stw_point_inputs_hash(const stw_point_base *base, stw_pool *pool, con
     stw_json_u64(json, "searched", run.searches.keys);
     stw_json_u64(json, "given", run.search_all ? run.searches.given : 0);
     stw_json_u64(json, "global_batch", base->import != NULL ? base->import->global_batch : 0);
+    if (base->import != NULL && base->import->triple) {
+        stw_json_u64(json, "micro", base->import->micro);
+        stw_json_u64(json, "accumulation", base->import->accumulation);
+    }
     stw_json_u64(json, "step_sequences", base->import != NULL ? base->import->step_sequences : 0);
     stw_json_end(json);
     STW_TRY(stw_json_finish(json, &text, err));

@@ -107,10 +107,12 @@ static stw_status read_flags(const stw_spec_source *from, const stw_spec_row *ro
     char expected[320];
     bool *flags = (bool *)((char *)from->spec->base + row->offset);
     stw_spec_expected(row, NULL, expected, sizeof expected);
-    if (node->kind != STW_NODE_ARRAY) return refuse_node(from, row->key, node, "a list", err);
+    const bool one = node->kind == STW_NODE_STRING; /* a list of one */
+    if (!one && node->kind != STW_NODE_ARRAY)
+        return refuse_node(from, row->key, node, "a list", err);
     for (const stw_spec_word *w = row->words; w->word != NULL; w++) flags[w->value] = false;
-    for (size_t i = 0; i < node->n_items; i++) {
-        const stw_node *item = node->items[i];
+    for (size_t i = 0; i < (one ? 1 : node->n_items); i++) {
+        const stw_node *item = one ? node : node->items[i];
         const stw_spec_word *w = row->words;
         while (w->word != NULL &&
                (item->kind != STW_NODE_STRING || strcmp(w->word, item->text) != 0))

@@ -177,6 +177,8 @@ static void runs_of_flags(void) {
     CU_ASSERT_TRUE(has_setting(&import, "recompute.modules=[layernorm,mlp]"));
     CU_ASSERT_TRUE(has_setting(&import, "attention=eager"));
     CU_ASSERT_TRUE(has_setting(&import, "megatron.optimizer_offload_fraction=1"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.precision_aware=true"));
+    CU_ASSERT_EQUAL(use_of(&import, "use-precision-aware-optimizer"), STW_IMPORT_ASSUMED);
     CU_ASSERT_TRUE(has_setting(&import, "megatron.distributed_optimizer=true"));
     CU_ASSERT_TRUE(has_setting(&import, "megatron.hidden_dropout=0.1")); /* the default */
     CU_ASSERT_EQUAL(import.global_batch, 32);

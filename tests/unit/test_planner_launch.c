@@ -81,7 +81,7 @@ static const script scripts[] = {
      4,
      {"batch.seq_len=64", "batch.decoder_seq_len=16", NULL},
      {"\"encoder_layers\": 2", "\"num_layers\": 3", NULL}},
-    /* megatron_fsdp: the environment, sums, an async save, its own format */
+    /* megatron_fsdp: the environment, sums, a save, its own format */
     {"unset CUDA_DEVICE_MAX_CONNECTIONS\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
      "GPUS=8\nDP=$((GPUS * 2))\nFSDP_ARGS=(--use-megatron-fsdp\n"
      "  --data-parallel-sharding-strategy optim_grads_params\n  --ckpt-format fsdp_dtensor)\n"
@@ -90,7 +90,7 @@ static const script scripts[] = {
      " --async-save \"${FSDP_ARGS[@]}\"\n",
      16,
      {"megatron.fsdp=optim_grads_params", "allocator.expandable_segments=true",
-      "checkpoint.every=500", "checkpoint.async=true", NULL},
+      "checkpoint.every=500", NULL},
      {NULL}},
     /* mamba, sbatch of deepseek: the command is a text that another command gets */
     {"options=\" \\\n       --tensor-model-parallel-size 4 \\\n       " SIZES

@@ -62,8 +62,12 @@ static const saves_case cases[] = {
      "checkpoint.every=30 checkpoint.async=true", NULL},
     {"ms-swift", MEGATRON_SWIFT "--save_steps 40 --tuner_type lora\n", "", "save-steps"},
     /* Megatron-LM */
-    {"megatron", MEGATRON "--save x --save-interval 9 --async-save --ckpt-format torch_dist\n",
+    {"megatron",
+     MEGATRON "--save x --save-interval 9 --async-save --use-persistent-ckpt-worker "
+              "--ckpt-format torch_dist\n",
      "checkpoint.every=9 checkpoint.async=true", NULL},
+    {"megatron", MEGATRON "--save x --save-interval 9 --async-save --ckpt-format torch_dist\n",
+     "checkpoint.every=9", "async-save"},                   /* Megatron-LM switches it off */
     {"megatron", MEGATRON "--save-interval 9\n", "", NULL}, /* without a folder it saves nothing */
     {"megatron", MEGATRON "--save x --save-interval 9 --ckpt-format torch\n", "checkpoint.every=9",
      "ckpt-format"},

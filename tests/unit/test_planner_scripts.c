@@ -356,9 +356,10 @@ static void automatic_configs(void) {
                    "gradient_clipping: auto\ntrain_batch_size: 64\n",
                    &import, err));
     CU_ASSERT_TRUE(has_setting(&import, "optimizer.clip_norm=1"));
-    CU_ASSERT_TRUE(has_setting(&import, "batch.micro_batch=8"));
-    CU_ASSERT_EQUAL(import.global_batch, 64);
-    CU_ASSERT_EQUAL(use_of(&import, "train_micro_batch_size_per_gpu"), STW_IMPORT_ASSUMED);
+    CU_ASSERT_EQUAL(import.global_batch, 64); /* the others follow from it and the ranks */
+    CU_ASSERT_TRUE(import.triple);
+    CU_ASSERT_EQUAL(import.micro, 0);
+    CU_ASSERT_EQUAL(use_of(&import, "train_micro_batch_size_per_gpu"), STW_N_IMPORT_USES);
     CU_ASSERT_EQUAL(use_of(&import, "bf16.enabled"), STW_IMPORT_ASSUMED);
     stw_import_free(&import);
     CHECK_FAILS(parse("deepspeed", "{\"bf16\": {\"enabled\": true}}", &import, err),

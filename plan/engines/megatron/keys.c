@@ -273,6 +273,17 @@ static bool awareness_matters(const stw_run_spec *run) {
            run->precision.exp_avg != STW_DTYPE_F32 || run->precision.exp_avg_sq != STW_DTYPE_F32;
 }
 
+/* megatron/core/transformer/dot_product_attention.py asserts it of local layers;
+ * TransformerEngine's unfused attention has none either (dot_product_attention/utils.py,
+ * get_attention_backend). */
+static stw_status check_context(const stw_run_spec *run, const char *origin, stw_error *err) {
+    if (run->parallel.cp == 1 || run->attention != STW_ATTENTION_EAGER) return STW_STATUS_OK;
+    return stw_run_spec_refuse_value(
+        run, origin, err, "parallel.cp",
+        "1, or attention: flash with megatron.transformer_impl: transformer_engine, because "
+        "Megatron-LM's context parallelism is only supported by TEDotProductAttention");
+}
+
 static stw_status check_settings(const stw_run_spec *run, const char *origin, stw_error *err) {
     const stw_megatron_settings s = stw_megatron_settings_of(run);
     if (s.precision_aware && !s.distributed_optimizer) /* optimizer_config.py, __post_init__ */
@@ -444,6 +455,7 @@ stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_e
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_precision(run, origin, err));
     STW_TRY(check_settings(run, origin, err));
+    STW_TRY(check_context(run, origin, err));
     STW_TRY(check_stages(run, origin, err));
     STW_TRY(check_moe(run, origin, err));
     STW_TRY(check_recompute(run, origin, err));

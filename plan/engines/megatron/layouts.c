@@ -43,6 +43,7 @@ static bool admits(const stw_layout_case *c, const uint64_t *value) {
     if (!stw_layout_divides(c, value) || !stw_layout_has_sequence(c, value)) return false;
     if (tp > 1 && value[STW_SEARCH_SEQUENCE] == 0 && has_experts(c->model)) return false;
     if (!cuts_heads(c->model, tp, value[STW_SEARCH_CP])) return false;
+    if (value[STW_SEARCH_CP] > 1 && c->run->attention == STW_ATTENTION_EAGER) return false;
     if ((c->searched & BIT(ETP)) != 0 && etp != 1 && etp != tp) return false;
     if ((c->searched & (BIT(VPP) | BIT(PP))) == 0) return true;
     if (pp * vpp > layers + 2) return false;

@@ -230,6 +230,16 @@ static void say_bytes(const excess *most, stw_text *out) {
 
 enum { MOST_SETS = 330, MOST_WHY = 330 }; /* of an error's text */
 
+/* Whole items alone: the text up to the last `between` that fits. */
+static int fitting(const stw_text *text, size_t most, const char *between) {
+    size_t end = text->length;
+    while (end > most) {
+        do end--;
+        while (end > 0 && strncmp(text->data + end, between, strlen(between)) != 0);
+    }
+    return (int)end;
+}
+
 /* @param again the plan of the settings, or NULL: advice that does not fit is none
  * @param why it cannot be planned, or NULL */
 static stw_status refuse(const stw_emission *e, const stw_emit_given *given, const differences *d,
@@ -257,14 +267,15 @@ static stw_status refuse(const stw_emission *e, const stw_emit_given *given, con
     say_decisions(e, &text);
     if (why != NULL) stw_text_printf(&text, "; %s", why);
     char where[64];
+    const int n_sets = fitting(&sets, MOST_SETS, " --set ");
     snprintf(where, sizeof where, "--emit %s", given->name);
     const stw_status status = stw_fail(
         err, STW_STATUS_NOT_BUILT_IN, where,
-        "its settings cannot say this plan; nothing is written. %s%.*s%s%s%s. %.*s",
-        full ? "The plan that it can say, with" : "Use",
-        sets.length < MOST_SETS ? (int)sets.length : MOST_SETS, sets.data != NULL ? sets.data : "",
+        "its settings cannot say this plan; nothing is written. %s%.*s%s%s%s%s. %.*s",
+        full ? "The plan that it can say, with" : "Use", n_sets, sets.data != NULL ? sets.data : "",
+        (size_t)n_sets < sets.length ? " and more" : "",
         full ? ", does not fit on this cluster: more memory, or a smaller batch, is needed" : "",
-        other ? ", or --emit " : "", other ? engine : "", MOST_WHY,
+        other ? ", or --emit " : "", other ? engine : "", fitting(&text, MOST_WHY, "; "),
         text.data != NULL ? text.data : "");
     stw_text_free(&text);
     stw_text_free(&sets);

@@ -89,6 +89,20 @@ static void put_offload(stw_emission *e, bool third) {
     put_nvme(e, of_optimizer, of_params);
 }
 
+/* runtime/config.py, _batch_assertion: all three agree. DeepSpeed makes train_batch_size of the
+ * others where a file has none. */
+static void put_batch(stw_emission *e) {
+    const stw_run_spec *run = &e->plan->run;
+    const stw_emit_flag *own = stw_emit_find(e, "train_batch_size");
+    if (own != NULL && own->value != NULL)
+        stw_emit_put_count(
+            e, own->name,
+            stw_times(stw_times(run->batch.micro_batch, run->batch.grad_accumulation),
+                      stw_emit_ranks(e)));
+    stw_emit_put_count(e, "train_micro_batch_size_per_gpu", run->batch.micro_batch);
+    stw_emit_put_count(e, "gradient_accumulation_steps", run->batch.grad_accumulation);
+}
+
 void stw_emit_deepspeed(stw_emission *e) {
     const bool third = stw_emit_count(e, "deepspeed.zero_stage") == 3;
     const char *type = stw_emit_text(e, "precision.params");
@@ -108,9 +122,7 @@ void stw_emit_deepspeed(stw_emission *e) {
     stw_emit_put(e, "communication_data_type",
                  type != NULL && reduce != NULL && strcmp(type, reduce) == 0 ? NULL : reduce);
     stw_emit_put(e, "gradient_clipping", clip(e));
-    stw_emit_put(e, "train_batch_size", NULL);
-    stw_emit_put_count(e, "train_micro_batch_size_per_gpu", e->plan->run.batch.micro_batch);
-    stw_emit_put_count(e, "gradient_accumulation_steps", e->plan->run.batch.grad_accumulation);
+    put_batch(e);
 }
 
 /* ---- ms-swift ---- */

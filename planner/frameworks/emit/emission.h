@@ -70,6 +70,9 @@ void stw_emit_deepspeed(stw_emission *e);
 void stw_emit_ms_swift(stw_emission *e);
 void stw_emit_llamafactory(stw_emission *e);
 void stw_emit_verl(stw_emission *e);
+/** Did the file itself, as it was, have to say the sequences of a pass for log-probabilities? One
+ * that does not stays as it is, and a note says so. @param reference of the reference */
+bool stw_emit_verl_lacks(const stw_emission *e, bool reference);
 void stw_emit_areal(stw_emission *e);
 /** A Python module with torch's calls; no such file is read back. */
 void stw_emit_fsdp2(stw_emission *e, stw_text *out);

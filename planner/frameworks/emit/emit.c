@@ -195,15 +195,25 @@ static const char *before(const stw_emission *e, size_t i) {
     return own != NULL && own->line > 0 ? own->value : NULL;
 }
 
-/* Megatron-LM has no default of it beside a method (transformer_config.py, __post_init__); reading
- * takes 1. */
+/* Sequences of a pass that verl asks for, where the file's own settings did not. */
+static bool needs_log_prob(const stw_emission *e, const char *name) {
+    return strstr(name, "log_prob_micro_batch_size_per_gpu") != NULL &&
+           e->plan->run.batch.max_tokens_per_gpu == 0 &&
+           !stw_emit_verl_lacks(e, strstr(name, ".ref.") != NULL);
+}
+
+/* Reading takes a default where the framework has none, or stops: recompute-num-layers beside a
+ * method (transformer_config.py, __post_init__), the folder on NVMe (zero/offload_config.py) and
+ * use-precision-aware-optimizer beside optimizer-cpu-offload (arguments.py, validate_args). */
 static bool is_needed(const stw_emission *e, size_t i) {
     const char *name = e->flags[i].name;
     static const char *const needed[] = {"recompute-num-layers", "recompute_num_layers",
-                                         "max-position-embeddings"}; /* of the model */
-    for (size_t k = 0; k < 3; k++)
-        if (before(e, i) == NULL && strstr(name, needed[k]) != NULL) return true;
-    return false;
+                                         "max-position-embeddings", /* of the model */
+                                         "nvme_path", "use-precision-aware-optimizer"};
+    if (before(e, i) != NULL || equal(e->flags[i].value, "false")) return false;
+    for (size_t k = 0; k < sizeof needed / sizeof needed[0]; k++)
+        if (strstr(name, needed[k]) != NULL) return true;
+    return needs_log_prob(e, name);
 }
 
 /* Give flags i and j the file's values, if the settings still mean the same. */

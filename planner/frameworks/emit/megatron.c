@@ -175,6 +175,8 @@ static void put_checkpoints(stw_emission *e) {
     stw_emit_put_count(e, "save-interval", every);
     stw_emit_put(e, "ckpt-format", fsdp ? "fsdp_dtensor" : "torch_dist");
     stw_emit_put_switch(e, "async-save", stw_emit_on(e, "checkpoint.async"));
+    if (stw_emit_on(e, "checkpoint.async")) /* import/megatron.c, saves_async */
+        stw_emit_put(e, "use-persistent-ckpt-worker", "true");
     stw_emit_put_switch(e, "no-save-optim", !e->plan->run.checkpoint.optimizer);
 }
 
@@ -199,5 +201,9 @@ void stw_emit_megatron_lm(stw_emission *e) {
         e->plan->model->max_positions != e->plan->run.batch.seq_len)
         stw_emit_put_count(e, "max-position-embeddings", e->plan->model->max_positions);
     stw_emit_megatron(e);
+    /* arguments.py, validate_args: asserted; reading back tells where the plan has it not */
+    const stw_emit_flag *offload = stw_emit_find(e, "optimizer-cpu-offload");
+    if (offload != NULL && offload->value != NULL && strcmp(offload->value, "true") == 0)
+        stw_emit_put(e, "use-precision-aware-optimizer", "true");
     put_checkpoints(e);
 }

@@ -6,6 +6,7 @@
 #include "core/checked.h"
 #include "plan/spec/registry.h"
 #include "planner/frameworks/emit/emission.h"
+#include "planner/frameworks/import/reading.h"
 
 #define ACTOR "actor_rollout_ref.actor."
 #define MODEL "actor_rollout_ref.model."
@@ -133,6 +134,13 @@ static void put_verl_rollout(stw_emission *e) {
         if (text == NULL && i == 0) text = "vllm";
         if (text != NULL) stw_emit_put(e, pairs[i][0], text);
     }
+    const uint64_t longest = e->plan->run.roles[role].max_model_len;
+    if (longest > 0 && longest < e->plan->run.batch.seq_len)
+        stw_text_printf(&e->notes,
+                        ROLLOUT "max_model_len: %llu is less than max_prompt_length + "
+                                "max_response_length, %llu: answers end there\n",
+                        (unsigned long long)longest,
+                        (unsigned long long)e->plan->run.batch.seq_len);
     const char *sleeps = stw_emit_role_text(e, role, "free_cache_engine");
     const char *level = stw_emit_role_text(e, role, "sleep_level");
     stw_emit_put(e, ROLLOUT "free_cache_engine", sleeps != NULL ? sleeps : "true");
@@ -142,6 +150,41 @@ static void put_verl_rollout(stw_emission *e) {
     stw_emit_put(e, ROLLOUT "update_weights_bucket_megabytes", NULL);
     stw_emit_put_count(e, ROLLOUT "checkpoint_engine.update_weights_bucket_megabytes",
                        e->plan->run.roles[role].update_bucket_bytes >> 20);
+}
+
+static bool is_on(stw_emission *e, const char *name) {
+    const stw_emit_flag *flag = stw_emit_find(e, name);
+    return flag != NULL && flag->value != NULL && stw_reading_same(flag->value, "true");
+}
+
+static bool own_is_on(const stw_emission *e, const char *name) {
+    const stw_flag *own = stw_flags_find(&e->import->flags, name);
+    return own != NULL && stw_reading_same(own->value, "true");
+}
+
+bool stw_emit_verl_lacks(const stw_emission *e, bool reference) {
+    if (e->import == NULL || own_is_on(e, ACTOR "use_dynamic_bsz")) return false;
+    return !reference || own_is_on(e, ACTOR "use_kl_loss") ||
+           own_is_on(e, "algorithm.use_kl_in_reward");
+}
+
+/* utils/config.py, validate_config: without use_dynamic_bsz the rollout and, where there is a KL
+ * term, the reference have sequences of a pass for log-probabilities, by either key. */
+static void put_verl_log_prob(stw_emission *e) {
+    static const char *const keys[][2] = {
+        {ROLLOUT "log_prob_micro_batch_size_per_gpu", ROLLOUT "log_prob_micro_batch_size"},
+        {REF "log_prob_micro_batch_size_per_gpu", REF "log_prob_micro_batch_size"}};
+    const stw_run_spec *run = &e->plan->run;
+    const bool kl = is_on(e, ACTOR "use_kl_loss") || is_on(e, "algorithm.use_kl_in_reward");
+    uint64_t micro = run->batch.log_prob_micro_batch;
+    if (micro == 0) micro = stw_max_u64(run->batch.micro_batch, 1);
+    for (size_t i = 0; i < (kl ? 2 : 1) && run->batch.max_tokens_per_gpu == 0; i++) {
+        if (number(e, keys[i][0], 0) > 0 || number(e, keys[i][1], 0) > 0) continue;
+        stw_emit_put_count(e, keys[i][0], micro);
+        if (stw_emit_verl_lacks(e, i == 1))
+            stw_text_printf(&e->notes, "%s: the file lacks it, and verl does not start without\n",
+                            keys[i][0]);
+    }
 }
 
 static void put_verl_roles(stw_emission *e) {
@@ -306,6 +349,7 @@ void stw_emit_verl(stw_emission *e) {
     else
         put_verl_fsdp(e);
     put_verl_roles(e);
+    put_verl_log_prob(e);
 }
 
 /* ---- AReaL ---- */

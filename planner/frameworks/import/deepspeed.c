@@ -121,12 +121,34 @@ static const stw_flag_table table = {rows, sizeof rows / sizeof rows[0]};
 
 static bool is_auto(const char *text) { return strcmp(text, "auto") == 0; }
 
+/* transformers/integrations/deepspeed.py, trainer_config_process: a value that is not auto
+ * has to be that of TrainingArguments. */
+static void check_match(stw_reading *r, const char *name, const char *argument) {
+    static const char *const names[][2] = {
+        {"train_micro_batch_size_per_gpu", "per_device_train_batch_size"},
+        {"gradient_accumulation_steps", "gradient_accumulation_steps"},
+        {"gradient_clipping", "max_grad_norm"}};
+    const stw_flag *flag = stw_flags_find(&r->flags, name);
+    if (flag == NULL || stw_reading_same(flag->value, argument)) return;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(name, names[i][0]) != 0) continue;
+        const char *expected =
+            stw_pool_printf(r->out->pool, "auto, or %s, %s of %s (transformers refuses others)",
+                            argument, names[i][1], r->out->path);
+        stw_reading_fail(
+            r, stw_flag_fail(&r->flags, flag, expected != NULL ? expected : "auto", r->err));
+    }
+}
+
 /* A value, or what transformers puts in place of "auto". */
 static const char *resolved(stw_reading *r, const char *name, const char *otherwise,
                             const stw_trainer_arguments *trainer, const char *automatic,
                             const char *key) {
     const char *text = stw_reading_text(r, name, otherwise);
-    if (!is_auto(text)) return text;
+    if (!is_auto(text)) {
+        if (trainer->given) check_match(r, name, automatic);
+        return text;
+    }
     if (!trainer->given)
         stw_reading_assume_key(r, name, automatic, "auto: transformers' default", key);
     return automatic;
@@ -261,18 +283,40 @@ static const char *set_precision(stw_reading *r, const stw_trainer_arguments *tr
     return type;
 }
 
+/* A count of the file; 0: it has none, or auto. */
+static uint64_t fixed(stw_reading *r, const char *name) {
+    const char *text = stw_reading_text(r, name, "auto");
+    if (is_auto(text)) return 0;
+    const uint64_t n = stw_reading_count(r, name, 0);
+    if (n == 0 && r->status == STW_STATUS_OK)
+        stw_reading_fail(r, stw_flag_fail(&r->flags, stw_flags_find(&r->flags, name),
+                                          "a number above 0", r->err));
+    return n;
+}
+
+/* runtime/config.py, _set_batch_related_parameters: beside train_batch_size, what is left out
+ * follows from the ranks (stw_import_batch). Auto is left out, too: its values are not known here.
+ */
 static void set_batch(stw_reading *r, const stw_trainer_arguments *trainer) {
-    const char *micro = resolved(r, "train_micro_batch_size_per_gpu", "auto", trainer,
-                                 trainer->micro_batch, "batch.micro_batch");
-    const char *whole = stw_reading_text(r, "train_batch_size", "auto");
-    const stw_flag *steps = stw_flags_find(&r->flags, "gradient_accumulation_steps");
-    stw_reading_set(r, "batch.micro_batch", micro);
-    if (steps == NULL && !is_auto(whole))
-        r->out->global_batch = stw_reading_count(r, "train_batch_size", 0);
-    else
-        stw_reading_set(r, "batch.grad_accumulation",
-                        resolved(r, "gradient_accumulation_steps", "auto", trainer,
-                                 trainer->accumulation, "batch.grad_accumulation"));
+    static const char micro[] = "train_micro_batch_size_per_gpu";
+    static const char steps[] = "gradient_accumulation_steps";
+    stw_import *out = r->out;
+    out->global_batch = fixed(r, "train_batch_size");
+    out->micro = fixed(r, micro);
+    out->accumulation = fixed(r, steps);
+    out->triple = out->global_batch > 0;
+    if (trainer->given || out->micro > 0 || !out->triple) {
+        const char *text =
+            resolved(r, micro, "auto", trainer, trainer->micro_batch, "batch.micro_batch");
+        stw_reading_set(r, "batch.micro_batch", text);
+        (void)stw_reading_parse_count(text, &out->micro);
+    }
+    if (trainer->given || out->accumulation > 0 || !out->triple) {
+        const char *text =
+            resolved(r, steps, "auto", trainer, trainer->accumulation, "batch.grad_accumulation");
+        stw_reading_set(r, "batch.grad_accumulation", text);
+        (void)stw_reading_parse_count(text, &out->accumulation);
+    }
 }
 
 static void set_optimizer(stw_reading *r, const stw_trainer_arguments *trainer) {

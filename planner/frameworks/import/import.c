@@ -265,6 +265,47 @@ out:
     return status;
 }
 
+/* DeepSpeedConfig._batch_assertion: the three values of the file, and what else would agree. */
+static stw_status refuse_triple(const stw_import *import, uint64_t micro, uint64_t steps,
+                                uint64_t ranks, stw_error *err) {
+    const uint64_t once = stw_times(micro, ranks);
+    char advice[96] = "";
+    if (once > 0 && import->global_batch % once == 0)
+        snprintf(advice, sizeof advice, "; or --set batch.grad_accumulation=%" PRIu64,
+                 import->global_batch / once);
+    return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
+                    "train_batch_size %" PRIu64 " is not train_micro_batch_size_per_gpu %" PRIu64
+                    " x gradient_accumulation_steps %" PRIu64 " x %" PRIu64
+                    " data-parallel ranks: DeepSpeed asserts it (runtime/config.py, "
+                    "_batch_assertion); use %" PRIu64 ", or leave one of them out%s",
+                    import->global_batch, micro, steps, ranks, stw_times(once, steps), advice);
+}
+
+/* runtime/config.py at 0.19.8, DeepSpeedConfig._set_batch_related_parameters. A micro batch beside
+ * the file keeps the step, an accumulation beside it gives another one. */
+static stw_status deal_triple(const stw_import *import, uint64_t ranks, stw_run_spec *run,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint64_t whole = import->global_batch;
+    const uint64_t own = stw_max_u64(import->micro, 1), n = stw_max_u64(import->accumulation, 1);
+    const bool other_micro = run->batch.micro_batch != own;
+    const bool other_steps = run->batch.grad_accumulation != n;
+    uint64_t micro = run->batch.micro_batch, steps = run->batch.grad_accumulation;
+    if (import->micro == 0 && !other_micro && ranks > 0) micro = whole / ranks / steps;
+    if (!other_steps && stw_times(micro, ranks) > 0 && (import->accumulation == 0 || other_micro))
+        steps = import->micro > 0 || other_micro ? whole / micro / ranks : 1;
+    if (micro > 0) STW_TRY(set_number(import, "batch.micro_batch", micro, run, err));
+    if (stw_run_spec_is_open(run) && run->batch.seq_len > 0)
+        return set_number(import, "batch.tokens_per_step", stw_times(whole, run->batch.seq_len),
+                          run, err);
+    const bool agrees = stw_times(stw_times(micro, steps), ranks) == whole;
+    if (micro == 0 || steps == 0 || (!agrees && !other_steps))
+        return refuse_triple(import, micro, steps, ranks, err);
+    status = set_number(import, "batch.grad_accumulation", steps, run, err);
+out:
+    return status;
+}
+
 static stw_status deal_batch(const stw_import *import, const stw_cluster *cluster,
                              stw_run_spec *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -294,6 +335,7 @@ static stw_status deal_batch(const stw_import *import, const stw_cluster *cluste
         for (; applies && one != NULL && *one != NULL; one++) STW_TRY(set(import, *one, run, err));
     }
     if (import->global_batch == 0) return keep_step(import, ranks, run, err);
+    if (import->triple) return deal_triple(import, ranks, run, err);
     if (stw_run_spec_is_open(run) && run->batch.seq_len > 0 && run->batch.max_tokens_per_gpu == 0) {
         snprintf(setting, sizeof setting, "batch.tokens_per_step=%llu",
                  (unsigned long long)stw_times(import->global_batch, run->batch.seq_len));
@@ -314,15 +356,18 @@ out:
     return status;
 }
 
-/* Does a key need ranks, gathers or micro batches that the run has not? (plan/program/effect.h
- * tests all needs.) */
+/* Does a key need ranks, gathers, micro batches, parked moments or saves that the run has not?
+ * (plan/program/effect.h tests all needs.) */
 static bool is_idle(const stw_spec_row *row, bool one_gpu, const stw_run_spec *run) {
     const uint64_t of_ranks = 1ull << STW_NEED_SHARDS | 1ull << STW_NEED_RANKS |
                               1ull << STW_NEED_PEERS | 1ull << STW_NEED_NODES;
     const bool gathers = !one_gpu || run->precision.params != run->precision.compute;
     return ((row->needs & of_ranks) != 0 && one_gpu) ||
            ((row->needs & 1ull << STW_NEED_GATHERS) != 0 && !gathers) ||
-           ((row->needs & 1ull << STW_NEED_ACCUMULATES) != 0 && run->batch.grad_accumulation == 1);
+           ((row->needs & 1ull << STW_NEED_ACCUMULATES) != 0 &&
+            run->batch.grad_accumulation == 1) ||
+           ((row->needs & 1ull << STW_NEED_PARKED_MOMENTS) != 0 && !run->park.moments) ||
+           ((row->needs & 1ull << STW_NEED_CHECKPOINTS) != 0 && run->checkpoint.every == 0);
 }
 
 /* The default of a key that still has the file's value. */

@@ -81,6 +81,9 @@ typedef struct stw_import {
     const char *const *alone;  /* settings where there is one data-parallel rank, NULL at the end */
     const char *const *single; /* the same where there is one GPU */
     uint64_t global_batch;     /* sequences of an iteration; 0: one micro batch on every rank */
+    bool triple; /* DeepSpeed's rule: what the file leaves out of global batch, micro batch and
+                  * accumulation follows from the others and the ranks; all three must agree */
+    uint64_t micro, accumulation; /* of such a file; 0: not in it */
     uint64_t step_sequences; /* of an optimizer step, on whatever GPUs: stw_import_batch deals them
                               * to ranks and micro batches; 0: not known */
     stw_flags flags;         /* of the file; those of line 0 are defaults */
@@ -122,7 +125,8 @@ STW_MUST_USE stw_status stw_import_cluster(const stw_import *import, stw_cluster
 STW_MUST_USE stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error *err);
 /** Set what depends on the number of data-parallel ranks, once layout and cluster are final:
  * batch.grad_accumulation from the global batch, and import->alone. A key that the file sets and
- * that has no effect on one GPU, or on one micro batch, gets its default. */
+ * that has no effect on one GPU, on one micro batch, or without parked moments or saves gets its
+ * default. */
 STW_MUST_USE stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster,
                                          stw_run_spec *run, stw_error *err);
 /** Number of lines of a use. */

@@ -614,6 +614,28 @@ static bool is_script(const char *text, size_t length) {
     return program;
 }
 
+/* arguments.py at 00caa53, validate_args: without the worker --async-save is switched off with a
+ * warning. */
+static bool saves_async(stw_reading *r) {
+    if (!stw_reading_is_set(r, "async-save")) return false;
+    if (stw_reading_is_set(r, "use-persistent-ckpt-worker")) return true;
+    stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "async-save", "true",
+                     "planned as saves that training waits for: Megatron-LM disables it without "
+                     "--use-persistent-ckpt-worker");
+    return false;
+}
+
+/* arguments.py, validate_args: asserted. */
+static void require_awareness(stw_reading *r) {
+    if (!was_set(r, "megatron.optimizer_cpu_offload=true") ||
+        was_set(r, "megatron.precision_aware=true"))
+        return;
+    stw_reading_set(r, "megatron.precision_aware", "true");
+    stw_reading_assume_key(r, "use-precision-aware-optimizer", "true",
+                           "without it Megatron-LM stops at start beside --optimizer-cpu-offload",
+                           "megatron.precision_aware");
+}
+
 /* Megatron-LM's: save_interval has no effect without save; the formats are those of
  * CheckpointConfig (megatron/training/config/training_config.py). */
 static void set_checkpoints(stw_reading *r) {
@@ -625,7 +647,7 @@ static void set_checkpoints(stw_reading *r) {
     stw_reading_set_count(r, "checkpoint.every", every);
     if (stw_reading_is_set(r, "no-save-optim"))
         stw_reading_set(r, "checkpoint.contents", "[model]");
-    if (stw_reading_is_set(r, "async-save")) stw_reading_set(r, "checkpoint.async", "true");
+    if (saves_async(r)) stw_reading_set(r, "checkpoint.async", "true");
     /* checkpoint.format auto is torch_dist, or fsdp_dtensor with Megatron-FSDP */
     if (format != NULL && strcmp(format->value, "torch_dist") != 0 &&
         strcmp(format->value, "fsdp_dtensor") != 0)
@@ -637,6 +659,7 @@ static const stw_flag_row own_rows[] = {
     {"persistent-save-interval", STW_FLAG_READ, STW_FLAG_COUNT, "checkpoint.every", NULL, NULL},
     {"ckpt-format", STW_FLAG_READ, STW_FLAG_TEXT, "checkpoint.format", NULL, NULL},
     {"async-save", STW_FLAG_READ, STW_FLAG_SWITCH, "checkpoint.async", NULL, NULL},
+    {"use-persistent-ckpt-worker", STW_FLAG_READ, STW_FLAG_SWITCH, "checkpoint.async", NULL, NULL},
     {"no-save-optim", STW_FLAG_READ, STW_FLAG_SWITCH, "checkpoint.contents", NULL, NULL},
 };
 static const stw_flag_table own = {own_rows, sizeof own_rows / sizeof own_rows[0]};
@@ -697,6 +720,7 @@ stw_status stw_megatron_import(const char *bytes, size_t length, stw_import *out
     stw_json_begin_object(r.json, NULL);
     stw_json_string(r.json, "model_type", "megatron");
     stw_megatron_read(&r, &own);
+    require_awareness(&r);
     set_checkpoints(&r);
     if (r.status == STW_STATUS_OK) write_model(&r);
     out->flags = r.flags;

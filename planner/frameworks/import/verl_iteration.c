@@ -48,10 +48,33 @@ static void set_checkpoints(stw_reading *r, bool sft) {
         stw_reading_set(r, "checkpoint.async", "true");
 }
 
+/* vllm_async_server.py, generate: a response ends where the model's length does. */
+static void note_lengths(stw_reading *r) {
+    static const char name[] = "actor_rollout_ref.rollout.max_model_len";
+    const uint64_t whole = stw_plus(stw_reading_number(r, "data.max_prompt_length", 512),
+                                    stw_reading_number(r, "data.max_response_length", 512));
+    if (stw_reading_number(r, name, whole) < whole)
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, name, stw_reading_value(r, name, ""),
+                         "less than max_prompt_length + max_response_length: responses end there, "
+                         "or the engine refuses to start; planned with whole sequences");
+}
+
+/* ray_trainer.py, _compute_ref_log_prob: with adapters the reference is the actor without them. */
+static void note_reference(stw_reading *r) {
+    const bool reference = stw_reading_is_on(r, ACTOR "use_kl_loss", false) ||
+                           stw_reading_is_on(r, "algorithm.use_kl_in_reward", false);
+    if (reference && stw_reading_number(r, "actor_rollout_ref.model.lora_rank", 0) > 0)
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "log-probabilities", "of the reference",
+                         "the actor without its adapters: a second pass like log_prob, which is "
+                         "not counted; an iteration takes that much longer than planned");
+}
+
 /* Log-probabilities of a batch, its mini batches ppo_epochs times, then the weights. */
 void stw_verl_set_iteration(stw_reading *r, uint64_t mini, bool sft) {
     set_checkpoints(r, sft);
     if (sft || mini == 0) return;
+    note_lengths(r);
+    note_reference(r);
     const uint64_t prompts = prompts_of(r, mini);
     if (prompts < mini)
         stw_reading_fail(
