@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,8 @@ import torch
 from _jobs import batch, decay_groups, distance, loss_of, mlp, same, same_state, train
 
 import stowage
+from stowage import _signals
+from stowage._optimizer import Optimizer
 from stowage.torch import AdamW
 
 VERSION = tuple(int(n) for n in torch.__version__.split(".")[:2])
@@ -50,6 +53,37 @@ class Interface(unittest.TestCase):
         kind = getattr(importlib.import_module("stowage.torch"), "AdamW")
         override = {"gpu_memory": 1 << 20, "fused": True}
         train(lambda m: kind(m.parameters(), **{"lr": 1e-6, "weight_decay": 0.01, "betas": [0.9, 0.999], **override}), 2)
+
+    def test_an_interrupted_step_is_counted(self) -> None:
+        """Ctrl-C while the native step runs: the step is whole and counted, and the next one is what it would have been."""
+        expected, reference = train(lambda m: AdamW(m.parameters(), lr=1e-2, clip_norm=1.0), 4)
+        model, optimizer = train(lambda m: AdamW(m.parameters(), lr=1e-2, clip_norm=1.0), 2)
+
+        def interrupted(self, *arguments):
+            before = signal.getsignal(signal.SIGINT)
+            begin(self, *arguments)
+            signal.raise_signal(signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is before
+        begin = Optimizer.begin_step
+        with unittest.mock.patch.object(Optimizer, "begin_step", interrupted), self.assertRaises(KeyboardInterrupt):
+            train(lambda m: optimizer, 1, model=model, first=2)
+        self.assertIs(signal.getsignal(signal.SIGINT), signal.default_int_handler)
+        self.assertEqual(float(optimizer.state_dict()["state"][0]["step"]), 3)
+        optimizer.zero_grad()
+        train(lambda m: optimizer, 1, model=model, first=3)
+        self.assertTrue(same(model, expected))
+        self.assertTrue(same_state(optimizer.state_dict(), reference.state_dict()))
+
+    def test_signals_that_are_held_run_all(self) -> None:
+        ran = []
+        before = signal.signal(signal.SIGUSR1, lambda *_: ran.append("usr1"))
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+        with self.assertRaises(KeyboardInterrupt), _signals.held():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGUSR1)
+            self.assertEqual(ran, [])
+            ran.append("block")
+        self.assertEqual(ran, ["block", "usr1"])
 
     def test_closure(self) -> None:
         model = mlp()

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Opti
 
 import torch
 
-from .. import _native
+from .. import _native, _signals
 from .._checkpoint import Saved
 from .._optimizer import Info
 from .._plan import Plan
@@ -81,6 +81,7 @@ class AdamW(torch.optim.Optimizer):
         self._pid = os.getpid()
         self._norm: Optional[Tuple[float, float]] = None
         self._pending: Optional[Dict[str, Any]] = None
+        self._loaded = False  # masters that were not compared with the parameters yet
         settings.clip_norm(clip_norm)
         self.clip_norm = clip_norm
         given = local_plan.Settings(settings.gpu_memory(gpu_memory) or 0, None, settings.bucket(bucket), settings.depth(depth),
@@ -275,6 +276,8 @@ class AdamW(torch.optim.Optimizer):
             pending, self._pending = self._pending, None
             if pending is not None:
                 state.load(self.param_groups, self._parts, pending)
+                self._loaded = True
+            self._match_masters()
             if self._parts:
                 with on_device(self._parts[0].device):
                     self._begin()
@@ -292,13 +295,24 @@ class AdamW(torch.optim.Optimizer):
             norm.begin(self._parts, stream, self._process_group)
         group = self.param_groups[0]
         betas, eps = settings.betas(group["betas"], "parameter group 0"), float(group["eps"])
-        for part in self._parts:
-            if part.native is not None:
-                part.native.begin_step(part.step + 1, betas, eps, clip, stream)
-            part.set_step(part.step + 1)
-        self._norm = None
-        held = {id(m.param): g for part, of_part in zip(self._parts, grads) for m, g in zip(part.held, of_part)}
-        self._overlap.begin(self._parts, held, stream)
+        of_params = {id(m.param): g for part, of_part in zip(self._parts, grads) for m, g in zip(part.held, of_part)}
+        with _signals.held():  # Ctrl-C leaves nothing done, or a step that is counted
+            for part in self._parts:
+                if part.native is not None:
+                    part.native.begin_step(part.step + 1, betas, eps, clip, stream)
+                part.set_step(part.step + 1)
+            self._norm = None
+            self._overlap.begin(self._parts, of_params, stream)
+
+    def _match_masters(self) -> None:
+        """Masters that load_state_dict took and that are not of the parameters are made anew. Parameters may be loaded after the
+        state: this is called when they are used first."""
+        loaded, self._loaded = self._loaded, False
+        names = [name for part in self._parts for name in state.match_masters(part)] if loaded else []
+        if names:
+            warnings.warn(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: the loaded master weights do not round to "
+                          "the parameters, which another optimizer trained or another file gave; where they differ the master weights "
+                          "are made anew from the parameters", stacklevel=5)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -371,8 +385,9 @@ class AdamW(torch.optim.Optimizer):
         return captured
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Take state of stowage.torch.AdamW or torch.optim.AdamW. Without "master" the master weights of bf16 parameters are
-        made from the parameters. Before the first step of a model without memory ("meta") it is kept until then."""
+        """Take state of stowage.torch.AdamW or torch.optim.AdamW, before or after the parameters are loaded. At the next step master
+        weights of bf16 parameters that do not round to the parameters (torch.optim.AdamW carries "master" along and does not train
+        it) or are missing are made from the parameters, the former with a warning. Before the first step of a model without memory ("meta") it is kept until then."""
         state_dict = dict(state_dict)
         for hook in getattr(self, "_optimizer_load_state_dict_pre_hooks", {}).values():
             state_dict = hook(self, state_dict) or state_dict
@@ -385,6 +400,7 @@ class AdamW(torch.optim.Optimizer):
             elif state_dict["state"] or self._parts:
                 self._open()
                 state.load(groups, self._parts, state_dict)
+                self._loaded = True
             for group, loaded in zip(self.param_groups, groups):
                 group.update(loaded)
         for hook in getattr(self, "_optimizer_load_state_dict_post_hooks", {}).values():
@@ -394,6 +410,7 @@ class AdamW(torch.optim.Optimizer):
         """Make the master weights of bf16 parameters anew, from parameters that were changed outside the optimizer."""
         with self._turn():
             self._overlap.land()
+            self._loaded = False
             for part in self._parts:
                 if "master" in part.components:
                     for member in part.members:

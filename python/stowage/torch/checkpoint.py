@@ -126,6 +126,7 @@ class Checkpoint:
         optimizer = self._optimizer
         with torch.no_grad(), optimizer._turn():
             optimizer._overlap.land()
+            optimizer._match_masters()
             own = self._optimizer_step()
             groups = [{k: _plain(v) for k, v in g.items() if k not in ("params", "param_names")} for g in optimizer.param_groups]
             rates = [(float(g["lr"]), float(g["weight_decay"])) for g in optimizer.param_groups]
@@ -165,6 +166,7 @@ class Checkpoint:
                 self._group.exchange(lambda: stored.load(self._saved, self._places(True)))
                 for part in self._optimizer._parts:
                     part.set_step(steps[0])
+                self._optimizer._loaded = False  # these masters are of these parameters
                 for group, saved in zip(self._optimizer.param_groups, json.loads(stored.terms[GROUPS])):
                     group.update({k: _like(group.get(k), v) for k, v in saved.items() if k not in _OWN})
             return stored.step
