@@ -97,6 +97,22 @@ class OneRank(unittest.TestCase):
         with self.assertRaisesRegex(stowage.Error, "step-00000001"):
             checkpoint.load(1)
 
+    def test_another_model_is_refused(self) -> None:
+        model, optimizer = job()
+        checkpoint = Checkpoint(model, optimizer, self.folder)
+        steps(model, optimizer, 0, 1)
+        checkpoint.save()
+        checkpoint.wait()
+        fewer = mlp(5)[:5]
+        before = [p.clone() for p in fewer.parameters()]
+        with self.assertRaisesRegex(stowage.Error, "step-00000001: the model has no 5.bias, 5.weight, seen, expected every tensor"):
+            Checkpoint(fewer, AdamW(decay_groups(fewer), lr=1e-2), self.folder).load()
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(before, fewer.parameters())))
+        more = mlp(5)
+        more.append(torch.nn.Linear(17, 4))
+        with self.assertRaisesRegex(stowage.Error, "6.weight|6.bias"):
+            Checkpoint(more, AdamW(decay_groups(more), lr=1e-2), self.folder).load()
+
     def test_damage_is_named_and_changes_nothing(self) -> None:
         model, optimizer = job()
         checkpoint = Checkpoint(model, optimizer, self.folder)

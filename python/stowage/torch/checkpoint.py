@@ -148,7 +148,7 @@ class Checkpoint:
     def load(self, step: Optional[int] = None) -> Optional[int]:
         """Go on from a checkpoint, None: from the newest complete one. Sets parameters, buffers, the optimizer's state and its
         groups' settings. All ranks call it. Returns the checkpoint's step; None if the folder has no checkpoint and no step is
-        named. Every byte is verified first: an error names what is damaged or missing, and changes nothing."""
+        named. Every byte is verified first: an error names what is damaged or missing, or what the model lacks, and changes nothing."""
         self.wait()
         found = self._group.exchange(lambda: self._find(step))
         if set(found) == {None}:
@@ -191,6 +191,12 @@ class Checkpoint:
             raise _native.Error(f"{stored.path}: found {len(saved)} parameter groups, the optimizer has {len(own)}")
         self._optimizer_step()
         stored.load(self._saved, [])
+        with open(os.path.join(stored.path, "model.safetensors.index.json"), encoding="utf-8") as file:
+            left = sorted(set(json.load(file)["weight_map"]).difference(self._names))
+        if left:
+            raise _native.Error(f"{stored.path}: the model has no {', '.join(left[:5])}{f' and {len(left) - 5} more' if left[5:] else ''}, "
+                                "expected every tensor of the checkpoint. Load the folder with stowage.torch.load(strict=False), "
+                                "which takes parameters alone")
         return int(stored.terms[STEP])
 
     # ---- where things lie ----------------------------------------------------------------------
