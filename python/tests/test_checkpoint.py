@@ -97,6 +97,37 @@ class OneRank(unittest.TestCase):
         with self.assertRaisesRegex(stowage.Error, "step-00000001"):
             checkpoint.load(1)
 
+    def test_config(self) -> None:
+        model, optimizer = job()
+        for missing in [os.path.join(self.folder, "none.json"), self.folder]:
+            with self.assertRaisesRegex(ValueError, "config: .*none.json: No such file|config: .*/config.json: No such file"):
+                Checkpoint(model, optimizer, self.folder, config=missing)
+        path = os.path.join(self.folder, "config.json")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('{"model_type": "mine"}')
+        for step, config in enumerate([path, self.folder]):
+            with Checkpoint(model, optimizer, self.folder, config=config) as checkpoint:
+                checkpoint.save(step)
+                checkpoint.wait()
+            with open(os.path.join(self.folder, f"step-{step:08d}", "config.json"), encoding="utf-8") as file:
+                self.assertEqual(json.load(file), {"model_type": "mine"})
+
+    def test_transformers_opens_the_folder(self) -> None:
+        try:
+            from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+        except ImportError:
+            self.skipTest("transformers is missing")
+        model = Qwen3ForCausalLM(Qwen3Config(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, head_dim=8,
+                                             num_attention_heads=4, num_key_value_heads=2, rope_theta=5e5)).bfloat16()
+        with Checkpoint(model, AdamW(model), self.folder) as checkpoint:
+            checkpoint.save(1)
+            checkpoint.wait()
+        found = AutoModelForCausalLM.from_pretrained(os.path.join(self.folder, "step-00000001"), dtype="auto")
+        self.assertIs(type(found), Qwen3ForCausalLM)
+        self.assertEqual(found.config.architectures, ["Qwen3ForCausalLM"])
+        self.assertEqual(found.config.to_dict()["rope_parameters"], model.config.to_dict()["rope_parameters"])
+        self.assertTrue(same(model, found))
+
     def test_another_model_is_refused(self) -> None:
         model, optimizer = job()
         checkpoint = Checkpoint(model, optimizer, self.folder)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import random
+import tempfile
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -46,13 +48,13 @@ class Checkpoint:
 
     Every rank of process_group makes one at the same point, when model and optimizer are complete; after add_param_group make
     another. keep: complete checkpoints beside which older ones are removed; 0: all stay. config: path of the model's config.json,
-    which is saved too. bucket_bytes: of each of two buckets of host memory, which the first save takes."""
+    or of its folder, which is saved too; None: that of a transformers model is model.config, others have none. bucket_bytes: of each of two buckets of host memory, which the first save takes."""
 
     def __init__(self, model: torch.nn.Module, optimizer: AdamW, folder: Union[str, "os.PathLike[str]"], *, keep: int = 0,
                  config: Union[str, "os.PathLike[str]", None] = None, process_group: Any = None, bucket_bytes: int = BUCKET) -> None:
         self.folder = os.fspath(folder)
         self.keep = keep
-        self._config = None if config is None else os.fspath(config)
+        self._config = config
         self._optimizer = optimizer
         self._group = Group(process_group)
         ranks = self._group.exchange(lambda: self._describe(model))
@@ -79,6 +81,7 @@ class Checkpoint:
         with self._optimizer._turn():
             self._optimizer._overlap.land()
             self._optimizer._open()
+        self._config_json = _config_json(model) if self._config is None else _read_config(os.fspath(self._config))
         self._source = Source(model, "Checkpoint")
         names = {id(t): n for n, t in zip(self._source.names, self._source._known)}
         self._members: Dict[str, Tuple[Part, Member]] = {}
@@ -131,8 +134,9 @@ class Checkpoint:
             groups = [{k: _plain(v) for k, v in g.items() if k not in ("params", "param_names")} for g in optimizer.param_groups]
             rates = [(float(g["lr"]), float(g["weight_decay"])) for g in optimizer.param_groups]
             terms = {STEP: str(own), GROUPS: json.dumps(groups)}
-            self._saved.begin(self.folder, own if step is None else step, self._number, self.keep, self._places(False), terms, rates,
-                              self._config)
+            with _file_of(self._config_json) as config:
+                self._saved.begin(self.folder, own if step is None else step, self._number, self.keep, self._places(False), terms,
+                                  rates, config)
 
     def is_saving(self) -> bool:
         """A save is under way on this rank. Does not wait."""
@@ -240,6 +244,45 @@ class Checkpoint:
 
 
 _OWN = {"foreach", "fused", "capturable", "differentiable"}  # how a step is computed is the optimizer's own
+
+
+def _read_config(path: str) -> bytes:
+    if os.path.isdir(path):
+        path = os.path.join(path, "config.json")
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+        json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"config: {path}: {getattr(error, 'strerror', None) or error}; expected a config.json, or its folder") from None
+    return text
+
+
+def _config_json(model: torch.nn.Module) -> Optional[bytes]:
+    """The config.json that transformers' save_pretrained would write; None for other modules."""
+    for module in [model, getattr(model, "module", None)]:  # DDP
+        config = getattr(module, "config", None)
+        if callable(getattr(config, "to_dict", None)) and callable(getattr(config, "save_pretrained", None)):
+            values = config.to_dict()
+            kind = type(getattr(module, "_orig_mod", module)).__name__
+            values["architectures"] = values.get("architectures") or [kind[4:] if kind.startswith("FSDP") else kind]
+            dtype = next((p.dtype for p in module.parameters()), None)
+            for key in ["dtype", "torch_dtype"]:  # the newer and the older name
+                if key in values and dtype is not None:
+                    values[key] = str(dtype)[len("torch."):]
+            return (json.dumps(values, indent=2, default=str) + "\n").encode()
+    return None
+
+
+@contextlib.contextmanager
+def _file_of(text: Optional[bytes]) -> Iterator[Optional[str]]:
+    if text is None:
+        yield None
+        return
+    with tempfile.NamedTemporaryFile(prefix="stowage-", suffix=".json") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
 
 
 def _check(name: str, piece: Piece, last: Optional[Piece]) -> None:
