@@ -38,10 +38,12 @@ class AdamW(torch.optim.Optimizer):
                     bf16; DTensors (FSDP2) step their local shards. Frozen parameters have no state.
     lr, betas, eps, weight_decay
                     as torch.optim.AdamW; lr and weight_decay per group and live; betas and eps the same in all groups
-    clip_norm       clip gradients to this global norm inside the step; None: do not clip. `grad_norm` is what it was.
+    clip_norm       clip gradients to this global norm inside the step; None: do not clip. "auto": as planned (plans clip to 1 unless they
+                    say otherwise); without plan None. `grad_norm` is what it was.
                     torch.nn.utils.clip_grad_norm_ before step() works, too.
-    plan            a Plan, or path of a plan file, of the whole job: how much state is resident, bucket and depth. It must be of
-                    this model (names and sizes) and of as many parameters per rank
+    plan            a Plan, or path of a plan file, of the whole job: how much state is resident, bucket and depth, clip_norm and overlap.
+                    It must be of this model (names, sizes, dtype), of this optimizer (engine stowage, or optimizer.implementation:
+                    stowage) and of as many parameters per rank
     gpu_memory      GPU memory for resident state and the ring of buckets, in bytes or as "4 GiB". 0: all state on the host, a ring
                     of at most 128 MiB. "auto": 90% of what is free at the first step, less 1 GiB
     bucket, depth   size of a ring slot, slots; larger buckets hide better behind long kernels. None: 128 MiB in three slots
@@ -52,7 +54,8 @@ class AdamW(torch.optim.Optimizer):
     host_memory     page-locked memory of this rank, with nvme, in bytes or as "100 GiB". "auto": as planned, if plan has state on NVMe,
                     else 80% of what is free at the first step
     overlap         False: step() makes the current stream wait, as if torch had stepped. True, with a module as `params`: hide the
-                    step behind its next forward; hide_behind says who must call wait()
+                    step behind its next forward; hide_behind says who must call wait(). "auto": as planned; without plan, or without a
+                    module, False
     process_group   ranks whose parameters differ, beyond what DTensors say (pipeline stages, FSDP1): the norm is summed over it
     backend         "cuda" or "host"; None: by the parameters' device
     foreach, fused  accepted and ignored: there is one implementation
@@ -65,11 +68,11 @@ class AdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Any, lr: Union[float, torch.Tensor] = 1e-3, betas: Tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, clip_norm: Optional[float] = None,
+                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, clip_norm: Union[float, str, None] = "auto",
                  plan: Union[Plan, str, "os.PathLike[str]", None] = None, gpu_memory: Union[int, str] = 0,
                  bucket: Union[int, str, None] = None, depth: Optional[int] = None,
                  moments: Optional[torch.dtype] = None, nvme: Union[str, "os.PathLike[str]", None] = None,
-                 host_memory: Union[int, str] = "auto", overlap: bool = False,
+                 host_memory: Union[int, str] = "auto", overlap: Union[bool, str] = "auto",
                  process_group: Any = None, backend: Optional[str] = None, maximize: bool = False,
                  foreach: Optional[bool] = None, capturable: bool = False, differentiable: bool = False,
                  fused: Optional[bool] = None) -> None:
@@ -82,13 +85,15 @@ class AdamW(torch.optim.Optimizer):
         self._norm: Optional[Tuple[float, float]] = None
         self._pending: Optional[Dict[str, Any]] = None
         self._loaded = False  # masters that were not compared with the parameters yet
-        settings.clip_norm(clip_norm)
-        self.clip_norm = clip_norm
         given = local_plan.Settings(settings.gpu_memory(gpu_memory) or 0, None, settings.bucket(bucket), settings.depth(depth),
                                     settings.moments(moments) or "fp32")
         if plan is not None and (gpu_memory != 0 or any(o is not None for o in [bucket, depth, moments])):
             raise ValueError("gpu_memory, bucket, depth and moments follow from plan: give one or the other")
         self._job = settings.plan(plan)
+        planned = job_plan.Planned() if self._job is None else job_plan.planned(self._job)
+        self.clip_norm = planned.clip_norm if clip_norm == "auto" else clip_norm
+        settings.clip_norm(self.clip_norm)
+        hide = planned.overlap and isinstance(params, torch.nn.Module) if overlap == "auto" else settings.flag("overlap", overlap)
         on_disk, of_host = settings.nvme(nvme), settings.host_memory(host_memory)
         if on_disk is None and of_host is not None:
             raise ValueError("host_memory is for nvme: without it all streamed state is in host memory")
@@ -104,7 +109,7 @@ class AdamW(torch.optim.Optimizer):
                         foreach=foreach, capturable=capturable, differentiable=differentiable, fused=fused,
                         decoupled_weight_decay=True)
         model = params if isinstance(params, torch.nn.Module) else None
-        if settings.flag("overlap", overlap) and model is None:
+        if hide and model is None:
             raise ValueError("overlap=True needs a module as params; or leave it out and call hide_behind(model)")
         if model is not None:
             params = [(clean_name(name), param) for name, param in model.named_parameters()]
@@ -113,7 +118,7 @@ class AdamW(torch.optim.Optimizer):
         self._saves: List[Saved] = []  # checkpoints whose saves read state of the parts
         self._close = weakref.finalize(self, _close, self._parts, self._overlap, self._saves)
         _live.add(self)
-        if model is not None and overlap:
+        if model is not None and hide:
             self.hide_behind(model)
 
     # ---- parameters ----------------------------------------------------------------------------
