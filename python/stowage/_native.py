@@ -19,6 +19,7 @@ VERSION = "0.1.0"  # of this package; the library's major and minor version must
 NONE = 0xFFFFFFFF  # STOWAGE_NONE
 ALIGNMENT = 4096  # STOWAGE_ALIGNMENT
 NORM_COUNTERS = 74  # STOWAGE_NORM_COUNTERS
+BAD_INPUT = 5  # STOWAGE_BAD_INPUT
 NOTHING_FITS = 7  # STOWAGE_NOTHING_FITS
 
 PACKAGE = Path(__file__).resolve().parent

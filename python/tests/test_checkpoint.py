@@ -246,9 +246,35 @@ assert same(later, whole(model))
 """
 
 
+ONE_SAVES = """
+import os, warnings
+from _jobs import mlp
+from stowage.torch import AdamW, Checkpoint
+
+saves = os.path.join(sys.argv[2], "saves")
+model = mlp()
+with Checkpoint(model, AdamW(model), saves) as checkpoint:
+    for complete in [None, 1]:
+        if complete or rank == 0:
+            checkpoint.save(1 if complete else 2)
+            checkpoint.wait()
+        dist.barrier()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert checkpoint.load() == complete
+        texts = [str(w.message) for w in caught]
+        assert len(texts) == (1 if rank == 0 else 0), texts
+        assert all(".step-00000002" in text and "rank 1 did not end its save. All ranks call save()" in text for text in texts), texts
+"""
+
+
 @unittest.skipIf(VERSION < (2, 6) or not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
                  "DTensors and FSDP2 need torch 2.6 with gloo")
 class Ranks(unittest.TestCase):
+    def test_a_rank_that_does_not_save(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run_ranks(self, ONE_SAVES, 2, folder)
+
     def test_one_two_one(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for turn, world in enumerate([1, 2, 1]):

@@ -8,7 +8,9 @@ import ctypes
 import json
 import os
 import random
+import re
 import tempfile
+import warnings
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
@@ -123,7 +125,7 @@ class Checkpoint:
     def save(self, step: Optional[int] = None) -> None:
         """Save the state after `step` (None: the optimizer's own count). Returns when everything that training may change is read,
         but state on the host and on NVMe: that is written behind training, and the optimizer's next step waits where it catches
-        up. Ranks do not wait for each other. A save under way is finished first; what failed in it is raised here, and the new
+        up. All ranks call it; they do not wait for each other. A save under way is finished first; what failed in it is raised here, and the new
         save is not begun."""
         self.wait()
         optimizer = self._optimizer
@@ -151,10 +153,12 @@ class Checkpoint:
 
     def load(self, step: Optional[int] = None) -> Optional[int]:
         """Go on from a checkpoint, None: from the newest complete one. Sets parameters, buffers, the optimizer's state and its
-        groups' settings. All ranks call it. Returns the checkpoint's step; None if the folder has no checkpoint and no step is
-        named. Every byte is verified first: an error names what is damaged or missing, or what the model lacks, and changes nothing."""
+        groups' settings. All ranks call it. Returns the checkpoint's step; None if the folder has no complete checkpoint and no step is
+        named. Newer folders that are not complete are passed over with a warning. Every byte is verified first: an error names what is damaged or missing, or what the model lacks, and changes nothing."""
         self.wait()
         found = self._group.exchange(lambda: self._find(step))
+        if step is None and self._group.rank == 0:
+            self._warn_of_partial(found[0][0] if found[0] is not None else -1)
         if set(found) == {None}:
             return None
         if len(set(found)) > 1:
@@ -181,10 +185,24 @@ class Checkpoint:
         path = self.folder
         if step is not None:
             path = os.path.join(path, f"step-{step:08d}")
-        elif not os.path.isdir(path) or not any(name.startswith("step-") for name in os.listdir(path)):
+        elif not os.path.isdir(path) or not any(_STEP.match(name) for name in os.listdir(path)):
             return None
-        self._stored = Stored(path)
+        try:
+            self._stored = Stored(path)
+        except _native.Error as error:
+            if error.status == _native.BAD_INPUT and step is None and not any(n.startswith("step-") for n in os.listdir(path)):
+                return None  # saves that did not end
+            raise
         return self._stored.step, self._stored.save
+
+    def _warn_of_partial(self, step: int) -> None:
+        """Of newer saves that not all ranks ended."""
+        for name in sorted(os.listdir(self.folder) if os.path.isdir(self.folder) else []):
+            match = _STEP.match(name)
+            if match is None or int(match[1]) <= step:
+                continue
+            warnings.warn(f"{os.path.join(self.folder, name)}: passed over: it is not complete: {_lacking(os.path.join(self.folder, name))}. "
+                          "All ranks call save()", stacklevel=3)
 
     def _verify(self, stored: Stored) -> int:
         for key in [STEP, GROUPS]:
@@ -243,7 +261,20 @@ class Checkpoint:
         self.close()
 
 
+_STEP = re.compile(r"\.?step-(\d+)(?:$|\..*\.partial$)")
 _OWN = {"foreach", "fused", "capturable", "differentiable"}  # how a step is computed is the optimizer's own
+
+
+def _lacking(path: str) -> str:
+    """Whose part of a save is missing."""
+    ended = sorted(int(name[5:-5]) for name in os.listdir(path) if re.fullmatch(r"rank-\d+\.done", name))
+    if not ended:
+        return "no rank ended its save"
+    with open(os.path.join(path, f"rank-{ended[0]:05d}.done"), encoding="utf-8") as file:
+        world = re.search(r"^rank \d+ of (\d+)$", file.read(4096), re.MULTILINE)
+    left = sorted(set(range(int(world[1]) if world else ended[-1] + 1)).difference(ended))
+    shown = ", ".join(map(str, left[:5])) + (f" and {len(left) - 5} more" if left[5:] else "")
+    return f"rank {shown} did not end its save" if left else "its last rank did not rename it"
 
 
 def _read_config(path: str) -> bytes:
