@@ -128,6 +128,26 @@ class OneRank(unittest.TestCase):
         self.assertEqual(found.config.to_dict()["rope_parameters"], model.config.to_dict()["rope_parameters"])
         self.assertTrue(same(model, found))
 
+    def test_after_close(self) -> None:
+        model, optimizer = job()
+        with Checkpoint(model, optimizer, self.folder) as checkpoint:
+            pass
+        for call in [checkpoint.save, checkpoint.load]:
+            with self.assertRaisesRegex(stowage.Error, "the Checkpoint was closed; make a new one"):
+                call()
+
+    def test_settings_are_the_checkpoints(self) -> None:
+        model, optimizer = job()
+        with Checkpoint(model, optimizer, self.folder) as checkpoint:
+            checkpoint.save(1)
+            checkpoint.wait()
+        other = mlp(0, torch.bfloat16)
+        other.register_buffer("seen", torch.zeros(3))
+        other[2].float()
+        resumed = AdamW(decay_groups(other), lr=5e-2, betas=(0.5, 0.6))
+        Checkpoint(other, resumed, self.folder).load()
+        self.assertEqual((resumed.param_groups[0]["lr"], resumed.param_groups[0]["betas"]), (1e-2, (0.9, 0.999)))
+
     def test_another_model_is_refused(self) -> None:
         model, optimizer = job()
         checkpoint = Checkpoint(model, optimizer, self.folder)

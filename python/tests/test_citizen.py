@@ -85,6 +85,22 @@ class Interface(unittest.TestCase):
             ran.append("block")
         self.assertEqual(ran, ["block", "usr1"])
 
+    def test_a_parameter_that_was_replaced(self) -> None:
+        model, optimizer = train(lambda m: AdamW(m), 1)
+        model[3].weight = torch.nn.Parameter(model[3].weight.detach().clone())
+        with self.assertRaisesRegex(stowage.Error, "3.weight: the module now holds another tensor than when the optimizer was made"):
+            train(lambda m: optimizer, 1, model=model)
+
+    def test_fp16_is_refused_at_once(self) -> None:
+        with self.assertRaisesRegex(stowage.Error, "^0.weight: found torch.float16, expected torch.float32 or torch.bfloat16"):
+            AdamW(mlp(dtype=torch.float16))
+        frozen = mlp()
+        frozen[0].requires_grad_(False).half()
+        optimizer = AdamW(frozen)
+        with self.assertRaisesRegex(stowage.Error, "group1.param0: found torch.float64"):
+            optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))]})
+        self.assertEqual(len(optimizer.param_groups), 1)
+
     def test_closure(self) -> None:
         model = mlp()
         optimizer = AdamW(model.parameters(), lr=1e-2)

@@ -49,6 +49,12 @@ class Plans(unittest.TestCase):
         self.assertEqual((again.hash, again.gpu_peak_bytes, again.iteration_s), (plan.hash, plan.gpu_peak_bytes, plan.iteration_s))
         self.assertEqual(again.to_dict()["run"]["engine"], "fsdp2")
 
+    def test_without_torch(self) -> None:
+        code = "import sys; sys.modules['torch'] = None; import stowage; import stowage.torch"
+        result = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, universal_newlines=True, check=False)
+        self.assertIn("ImportError: stowage.torch needs torch", result.stderr)
+        self.assertIn("pip install torch", result.stderr)
+
     def test_nothing_fits(self) -> None:
         with self.assertRaises(stowage.Error) as raised:
             self.plan("Llama-3.1-70B", batch__seq_len=131072)

@@ -151,6 +151,8 @@ class OneProcess(unittest.TestCase):
             self.assertLessEqual(sync.info.bucket_bytes, MIB)
             sync.sync(1)
             self.assertTrue(torch.equal(whole["large"], given[0][1]) and torch.equal(whole["small"], given[1][1]))
+        with self.assertRaisesRegex(stowage.Error, "sync of step 2: the WeightSync was closed; make a new WeightSync"):
+            sync.sync(2)
         got = torch.zeros(3000, 400)
         names = []
 

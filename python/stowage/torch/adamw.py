@@ -19,7 +19,7 @@ from .._plan import Plan
 from . import job_plan, local_plan, norm, settings, state
 from .overlap import Overlap, current_stream
 from .part import Part, split
-from .tensors import Member, all_names, clean_name, local, on_device
+from .tensors import Member, all_names, check_dtype, clean_name, local, on_device
 
 _NAMED = hasattr(torch.optim.Optimizer, "_process_value_according_to_param_policy") and tuple(
     int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6)  # Optimizer takes (name, tensor) pairs
@@ -114,6 +114,7 @@ class AdamW(torch.optim.Optimizer):
         if model is not None:
             params = [(clean_name(name), param) for name, param in model.named_parameters()]
             self._know(all_names(model))
+        self._model = weakref.ref(model) if model is not None else None
         super().__init__(self._take_names(params), defaults)
         self._saves: List[Saved] = []  # checkpoints whose saves read state of the parts
         self._close = weakref.finalize(self, _close, self._parts, self._overlap, self._saves)
@@ -135,7 +136,10 @@ class AdamW(torch.optim.Optimizer):
         super().add_param_group(group)
         try:
             settings.check_groups(self.param_groups)
-        except (TypeError, ValueError):
+            for index, param in enumerate(self.param_groups[-1]["params"]):
+                if param.requires_grad:
+                    check_dtype(self._names.get(id(param)) or f"group{len(self.param_groups) - 1}.param{index}", param.dtype)
+        except (TypeError, ValueError, _native.Error):
             self.param_groups.pop()
             raise
 
@@ -290,7 +294,11 @@ class AdamW(torch.optim.Optimizer):
     def _begin(self) -> None:
         """Queue the step of every part."""
         clip = settings.clip_norm(self.clip_norm)
-        grads = [part.gradients() for part in self._parts]  # all are checked before anything is done
+        try:
+            grads = [part.gradients() for part in self._parts]  # all are checked before anything is done
+        except _native.Error:
+            self._check_replaced()
+            raise
         for other in self._others():
             other._overlap.land()
         for part, of_part in zip(self._parts, grads):
@@ -308,6 +316,14 @@ class AdamW(torch.optim.Optimizer):
                 part.set_step(part.step + 1)
             self._norm = None
             self._overlap.begin(self._parts, of_params, stream)
+
+    def _check_replaced(self) -> None:
+        model = self._model() if self._model is not None else None
+        now = dict(all_names(model)) if model is not None else {}
+        for member in (member for part in self._parts for member in part.members):
+            if now.get(member.name, member.param) is not member.param:
+                raise _native.Error(f"{member.name}: the module now holds another tensor than when the optimizer was made; make a new "
+                                    "optimizer after parameters are replaced")
 
     def _match_masters(self) -> None:
         """Masters that load_state_dict took and that are not of the parameters are made anew. Parameters may be loaded after the

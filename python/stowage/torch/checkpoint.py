@@ -127,6 +127,7 @@ class Checkpoint:
         but state on the host and on NVMe: that is written behind training, and the optimizer's next step waits where it catches
         up. All ranks call it; they do not wait for each other. A save under way is finished first; what failed in it is raised here, and the new
         save is not begun."""
+        self._saved.check_open()
         self.wait()
         optimizer = self._optimizer
         with torch.no_grad(), optimizer._turn():
@@ -155,6 +156,7 @@ class Checkpoint:
         """Go on from a checkpoint, None: from the newest complete one. Sets parameters, buffers, the optimizer's state and its
         groups' settings. All ranks call it. Returns the checkpoint's step; None if the folder has no complete checkpoint and no step is
         named. Newer folders that are not complete are passed over with a warning. Every byte is verified first: an error names what is damaged or missing, or what the model lacks, and changes nothing."""
+        self._saved.check_open()
         self.wait()
         found = self._group.exchange(lambda: self._find(step))
         if step is None and self._group.rank == 0:

@@ -33,6 +33,8 @@ class Result(NamedTuple):
     received_bytes: int
     own_bytes: int
 
+_CLOSED = "the WeightSync was closed"
+
 
 class _Half:
     """A set of buffers, and what was last queued on it."""
@@ -224,7 +226,8 @@ class WeightSync:
         and the peer. If the target of this rank fails, the other ranks still finish, and the next sync may succeed; after a rank
         was stopped or lost, make a new process group and a new WeightSync."""
         if self._broken is not None:
-            raise _native.Error(f"sync of step {step}: an earlier sync failed ({self._broken}); make a new WeightSync")
+            why = self._broken if self._broken == _CLOSED else f"an earlier sync failed ({self._broken})"
+            raise _native.Error(f"sync of step {step}: {why}; make a new WeightSync")
         start = time.monotonic()
         run = _Run(self, step)
         try:
@@ -264,7 +267,7 @@ class WeightSync:
 
     def close(self) -> None:
         """Free the buffers and disconnect."""
-        self._broken = self._broken or "it was closed"
+        self._broken = self._broken or _CLOSED
         self._target.close()
         self._rounds.close()
         self._schedule.close()
