@@ -8,9 +8,9 @@
 `stowage.torch.AdamW` is a drop-in for `torch.optim.AdamW` whose state may lie in host memory.
 """
 
-from ._native import Error
+from ._native import DoesNotFit, Error
 from ._native import VERSION as __version__
 from ._plan import Peak, Phase, Plan, TensorInfo, plan
 from ._programs import program, validate
 
-__all__ = ["Error", "Peak", "Phase", "Plan", "TensorInfo", "__version__", "plan", "program", "validate"]
+__all__ = ["DoesNotFit", "Error", "Peak", "Phase", "Plan", "TensorInfo", "__version__", "plan", "program", "validate"]
