@@ -413,10 +413,7 @@ class Changes(unittest.TestCase):
                 with self.assertRaisesRegex(stowage.Error, f"weight: .*{what}|weight: found a gradient"):
                     optimizer.step()
 
-    def test_dtypes_that_are_refused(self) -> None:
-        optimizer = AdamW(torch.nn.Linear(2, 2).half().named_parameters())
-        with self.assertRaisesRegex(stowage.Error, "weight: found torch.float16, expected torch.float32 or torch.bfloat16"):
-            optimizer.step()
+    def test_memory_that_is_not_there(self) -> None:
         optimizer = AdamW(torch.nn.Linear(2, 2, device="meta").named_parameters())
         with self.assertRaisesRegex(stowage.Error, "weight: found a meta tensor"):
             optimizer.step()

@@ -408,7 +408,8 @@ class AdamW(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Take state of stowage.torch.AdamW or torch.optim.AdamW, before or after the parameters are loaded. At the next step master
         weights of bf16 parameters that do not round to the parameters (torch.optim.AdamW carries "master" along and does not train
-        it) or are missing are made from the parameters, the former with a warning. Before the first step of a model without memory ("meta") it is kept until then."""
+        it) or are missing are made from the parameters, the former with a warning. Before the first step of a model without memory ("meta") it is
+        kept until then."""
         state_dict = dict(state_dict)
         for hook in getattr(self, "_optimizer_load_state_dict_pre_hooks", {}).values():
             state_dict = hook(self, state_dict) or state_dict

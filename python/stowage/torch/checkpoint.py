@@ -50,7 +50,8 @@ class Checkpoint:
 
     Every rank of process_group makes one at the same point, when model and optimizer are complete; after add_param_group make
     another. keep: complete checkpoints beside which older ones are removed; 0: all stay. config: path of the model's config.json,
-    or of its folder, which is saved too; None: that of a transformers model is model.config, others have none. bucket_bytes: of each of two buckets of host memory, which the first save takes."""
+    or of its folder, which is saved too; None: that of a transformers model is model.config, others have none.
+    bucket_bytes: of each of two buckets of host memory, which the first save takes."""
 
     def __init__(self, model: torch.nn.Module, optimizer: AdamW, folder: Union[str, "os.PathLike[str]"], *, keep: int = 0,
                  config: Union[str, "os.PathLike[str]", None] = None, process_group: Any = None, bucket_bytes: int = BUCKET) -> None:
@@ -125,8 +126,8 @@ class Checkpoint:
     def save(self, step: Optional[int] = None) -> None:
         """Save the state after `step` (None: the optimizer's own count). Returns when everything that training may change is read,
         but state on the host and on NVMe: that is written behind training, and the optimizer's next step waits where it catches
-        up. All ranks call it; they do not wait for each other. A save under way is finished first; what failed in it is raised here, and the new
-        save is not begun."""
+        up. All ranks call it; they do not wait for each other. A save under way is finished first; what failed in it is raised
+        here, and the new save is not begun."""
         self._saved.check_open()
         self.wait()
         optimizer = self._optimizer
@@ -155,7 +156,8 @@ class Checkpoint:
     def load(self, step: Optional[int] = None) -> Optional[int]:
         """Go on from a checkpoint, None: from the newest complete one. Sets parameters, buffers, the optimizer's state and its
         groups' settings. All ranks call it. Returns the checkpoint's step; None if the folder has no complete checkpoint and no step is
-        named. Newer folders that are not complete are passed over with a warning. Every byte is verified first: an error names what is damaged or missing, or what the model lacks, and changes nothing."""
+        named. Newer folders that are not complete are passed over with a warning. Every byte is verified first:
+        an error names what is damaged or missing, or what the model lacks, and changes nothing."""
         self._saved.check_open()
         self.wait()
         found = self._group.exchange(lambda: self._find(step))
@@ -203,8 +205,8 @@ class Checkpoint:
             match = _STEP.match(name)
             if match is None or int(match[1]) <= step:
                 continue
-            warnings.warn(f"{os.path.join(self.folder, name)}: passed over: it is not complete: {_lacking(os.path.join(self.folder, name))}. "
-                          "All ranks call save()", stacklevel=3)
+            path = os.path.join(self.folder, name)
+            warnings.warn(f"{path}: passed over: it is not complete: {_lacking(path)}. All ranks call save()", stacklevel=3)
 
     def _verify(self, stored: Stored) -> int:
         for key in [STEP, GROUPS]:

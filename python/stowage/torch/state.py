@@ -2,8 +2,8 @@
 """state_dict and load_state_dict in the format of torch.optim.AdamW.
 
 Each parameter has step (0-dim float32), exp_avg and exp_avg_sq in the parameter's shape, in host memory and fp32. Parameters
-of bf16 also have "master", which torch.optim.AdamW keeps and does not train: `match_masters`. The state of a DTensor is a DTensor with the same
-placements whose shard is in host memory.
+of bf16 also have "master", which torch.optim.AdamW keeps and does not train: `match_masters`. The state of a DTensor is a DTensor
+with the same placements whose shard is in host memory.
 """
 
 from __future__ import annotations

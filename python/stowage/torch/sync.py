@@ -57,8 +57,8 @@ class WeightSync:
     point, with its own source (None: it has nothing) and its own target (None: it gets nothing), and calls sync at the same points.
 
     dtype: what weights are cast to before they are sent: a dtype, None for each tensor's own, or a function of the name.
-    bucket_bytes: of one set of buffers of a rank, at least 1 MiB; there are two. check=True compares sums of the source's and the target's bits.
-    device: where buffers lie; None: where the source is, or the current GPU. timeout: seconds without progress before an error.
+    bucket_bytes: of one set of buffers of a rank, at least 1 MiB; there are two. check=True compares sums of the source's and the
+    target's bits. device: where buffers lie; None: where the source is, or the current GPU. timeout: seconds without progress before an error.
     """
 
     def __init__(self, source: Union[torch.nn.Module, Sequence[Tuple[str, torch.Tensor]], None], target: Optional[Target] = None, *,

@@ -106,7 +106,8 @@ class Callback(Target):
     Tensors lie in the bucket: copy them, or load them, before fn returns; on CUDA by work of the current stream. Without
     `slices` each rank with a Callback gets all tensors, whole; with it, those boxes: a dict, or a function of (name, shape), to a
     list of (first, count). A tensor that comes in several rounds is put together first, in memory of its own beside the buckets: one
-    larger than bucket_bytes always is (the embedding of Qwen3-8B takes 1.24 GB in bf16). split=True: fn([(name, tensor, (first, count)), ...]) gets boxes as they come, of tensors of any size.
+    larger than bucket_bytes always is (the embedding of Qwen3-8B takes 1.24 GB in bf16). split=True:
+    fn([(name, tensor, (first, count)), ...]) gets boxes as they come.
     """
 
     def __init__(self, fn: Callable[[List[Any]], Any], *, slices: Optional[Slices] = None, split: bool = False) -> None:
