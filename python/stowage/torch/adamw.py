@@ -328,8 +328,8 @@ class AdamW(torch.optim.Optimizer):
     def _match_masters(self) -> None:
         """Masters that load_state_dict took and that are not of the parameters are made anew. Parameters may be loaded after the
         state: this is called when they are used first."""
-        loaded, self._loaded = self._loaded, False
-        names = [name for part in self._parts for name in state.match_masters(part)] if loaded else []
+        names = [name for part in self._parts for name in state.match_masters(part)] if self._loaded else []
+        self._loaded = False
         if names:
             warnings.warn(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: the loaded master weights do not round to "
                           "the parameters, which another optimizer trained or another file gave; where they differ the master weights "
