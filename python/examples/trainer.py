@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Trainer: the optimizer is handed over, the Trainer makes the schedule. Runs, saves, resumes, and checks that the
+"""Hugging Face Trainer: it makes the optimizer with its own groups (no decay for norms and biases) and the schedule. Runs, saves, resumes, and checks that the
 resumed run has the bits of the uninterrupted one.
 
 python trainer.py [FOLDER]
@@ -29,11 +29,13 @@ def data(n=64):
 
 def train(folder, resume=None):
     model = build()
-    optimizer = AdamW(model, lr=1e-3, weight_decay=0.1, clip_norm=1.0, overlap=True)
-    arguments = TrainingArguments(folder, per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=8,
+    arguments = TrainingArguments(folder, weight_decay=0.1, per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=8,
                                   max_grad_norm=0.0,  # the optimizer clips
                                   save_steps=4, logging_steps=4, report_to=[], seed=3, disable_tqdm=True)
-    trainer = Trainer(model, arguments, train_dataset=data(), optimizers=(optimizer, None))
+    trainer = Trainer(model, arguments, train_dataset=data(),
+                      optimizer_cls_and_kwargs=(AdamW, {"lr": 1e-3, "clip_norm": 1.0}))  # transformers 4.47 or newer
+    optimizer = trainer.create_optimizer()
+    optimizer.hide_behind(model)
     trainer.train(resume_from_checkpoint=resume)
     return model, optimizer
 
@@ -44,5 +46,6 @@ resumed, second = train(folder, resume=f"{folder}/checkpoint-4")
 states = [optimizer.state_dict()["state"].values() for optimizer in (first, second)]
 same = all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters()))
 same = same and all(torch.equal(a[key], b[key]) for a, b in zip(*states) for key in a)
+print(f"weight decay of the groups {[group['weight_decay'] for group in first.param_groups]}")
 print(f"gradient norm of the last step {first.grad_norm:.4f}; resumed run: {'the same bits' if same else 'DIFFERENT'}")
 sys.exit(0 if same else 1)

@@ -157,6 +157,10 @@ class Saved:
                            of.get("exp_avg_sq"), bucket_bytes)
         self._library.call("stw_plan_checkpoint", byref(options), ctypes.sizeof(options), byref(self._handle))
 
+    def check_open(self) -> None:
+        if not self._handle:
+            raise _native.Error("the Checkpoint was closed; make a new one")
+
     def sum(self) -> int:
         """Equal where ranks described the same."""
         info = _SavedInfo()

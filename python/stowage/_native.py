@@ -7,11 +7,13 @@ with their size, so an older or newer library of the same major version works.
 
 from __future__ import annotations
 
+import atexit
+import collections
 import ctypes
 import ctypes.util
 import os
 import threading
-from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_long, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_char_p, c_double, c_int, c_long, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, List, NoReturn, Optional
 
@@ -19,6 +21,8 @@ VERSION = "0.1.0"  # of this package; the library's major and minor version must
 NONE = 0xFFFFFFFF  # STOWAGE_NONE
 ALIGNMENT = 4096  # STOWAGE_ALIGNMENT
 NORM_COUNTERS = 74  # STOWAGE_NORM_COUNTERS
+BAD_INPUT = 5  # STOWAGE_BAD_INPUT
+LOG_WARNING = 1  # STOWAGE_LOG_WARNING
 NOTHING_FITS = 7  # STOWAGE_NOTHING_FITS
 
 PACKAGE = Path(__file__).resolve().parent
@@ -32,6 +36,10 @@ class Error(RuntimeError):
         super().__init__(text)
         self.status = status
         self.native = native
+
+
+class DoesNotFit(Error):
+    """No placement that was searched fits the cluster."""
 
 
 # ---- structs, in the order of the header -------------------------------------------------------
@@ -92,6 +100,8 @@ class StepOptions(Structure):
                 ("clip_norm", c_double), ("stream", c_void_p)]
 
 
+_Log = CFUNCTYPE(None, c_int, c_char_p, c_void_p)
+
 # ---- calls: name -> (result, arguments). A result of "status" takes the error last. -------------
 
 _STATUS = "status"
@@ -99,6 +109,7 @@ _SIGNATURES = {
     "stw_get_version": (c_int, []),
     "stw_get_version_text": (c_char_p, []),
     "stw_has_feature": (c_int, [c_char_p]),
+    "stw_set_log": (None, [_Log, c_void_p, c_int]),
     "stw_new_error": (c_void_p, []),
     "stw_free_error": (None, [c_void_p]),
     "stw_get_error_text": (c_char_p, [c_void_p]),
@@ -218,7 +229,8 @@ class Library:
         """Raise what the last call of this thread left in its error."""
         error = self.error()
         text = self.stw_get_error_text(error) or self.stw_get_status_text(status)
-        raise Error(text.decode("utf-8", "replace"), status, self.stw_get_error_native(error))
+        kind = DoesNotFit if status == NOTHING_FITS else Error
+        raise kind(text.decode("utf-8", "replace"), status, self.stw_get_error_native(error))
 
     def fill(self, name: str, struct: Structure, *arguments: Any) -> bool:
         """Call a function that fills a struct, after `arguments`. False: the index is past the end."""
@@ -226,6 +238,16 @@ class Library:
 
 
 _library: Optional[Library] = None
+_warnings: "collections.deque[str]" = collections.deque(maxlen=100)
+_log = _Log(lambda level, message, user: _warnings.append(text(message)))
+
+
+def take_warnings() -> List[str]:
+    """What the library has warned of since the last call, each text once."""
+    taken = []
+    while _warnings:
+        taken.append(_warnings.popleft())
+    return list(dict.fromkeys(taken))
 
 
 def load() -> Library:
@@ -244,6 +266,8 @@ def load() -> Library:
                 failures.append(str(failure))
                 continue
             check_version(library)
+            library.stw_set_log(_log, None, LOG_WARNING)
+            atexit.register(library.stw_set_log, _Log(), None, LOG_WARNING)  # threads may go on longer than Python
             _library = library
             return library
         raise Error("libstowage.so cannot be opened: " + "; ".join(failures))

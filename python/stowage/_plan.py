@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import tempfile
+import warnings
 import weakref
 from collections.abc import Mapping
 from ctypes import byref, c_char_p, c_void_p
@@ -47,10 +48,11 @@ class TensorInfo(NamedTuple):
 class Plan:
     """A plan of a job: made by `stowage.plan` or read from a file. It does not change.
 
-    fits                    the verdict is "fits"
+    fits                    the verdict is "fits". A job for which nothing fits has no Plan: stowage.plan raises DoesNotFit
     verdict                 "fits", "at_risk", "does_not_fit", "unknown" (forward and backward of the model are)
     iteration_s             predicted seconds of an iteration; None: unknown
     gpu_peak_bytes          of the fullest GPU, everything on the device; gpu_capacity_bytes is what it has
+    gpu_reserved_bytes      what torch's allocator reserves there; None: not predicted
     host_peak_bytes         of the fullest node; host_capacity_bytes
     engine, world, solver   the engine of run.yaml, ranks, "glpk" (optimal) or "greedy"
     """
@@ -91,6 +93,12 @@ class Plan:
     @property
     def fits(self) -> bool:
         return self.verdict == "fits"
+
+    @property
+    def gpu_reserved_bytes(self) -> Optional[int]:
+        """What torch's allocator reserves on the fullest GPU (torch.cuda.max_memory_reserved); None where that is not predicted."""
+        found = [rank["gpu_reserved_bytes"] for rank in self.to_dict()["ranks"] if rank.get("gpu_reserved_bytes")]
+        return max(found) if found else None
 
     @property
     def params(self) -> int:
@@ -145,10 +153,12 @@ def plan(model: PathLike, cluster: Optional[PathLike] = None, run: Optional[Path
     set      keys over both, as `--set` of the programs: {"engine": "fsdp2", "parallel.dp_shard": 8}
 
     The library has no ILP solver: it places by a greedy search, valid but not always optimal. `stowage plan` writes
-    optimal plans; `Plan.read` reads them. Raises Error if nothing fits, with the reason.
+    optimal plans, and says what is missing where nothing fits; `Plan.read` reads them. Raises DoesNotFit, an Error, if it finds no
+    placement that fits. What the library warns of is a warning here, too.
     """
     _check_types(model, cluster, run, set, time_limit_s)
     library = _native.load()
+    _native.take_warnings()  # of other calls
     settings = [f"{key}={_setting(value)}".encode() for key, value in (set or {}).items()]
     array = (c_char_p * len(settings))(*settings)
     handle, opened = c_void_p(), c_void_p()
@@ -161,6 +171,8 @@ def plan(model: PathLike, cluster: Optional[PathLike] = None, run: Optional[Path
         except _native.Error:
             library.stw_free_model(opened)
             raise
+    for text in _native.take_warnings():
+        warnings.warn(text, stacklevel=2)
     return Plan(handle.value or 0, opened.value)
 
 

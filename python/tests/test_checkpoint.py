@@ -147,6 +147,73 @@ class OneRank(unittest.TestCase):
         with self.assertRaisesRegex(stowage.Error, "step-00000001"):
             checkpoint.load(1)
 
+    def test_config(self) -> None:
+        model, optimizer = job()
+        for missing in [os.path.join(self.folder, "none.json"), self.folder]:
+            with self.assertRaisesRegex(ValueError, "config: .*none.json: No such file|config: .*/config.json: No such file"):
+                Checkpoint(model, optimizer, self.folder, config=missing)
+        path = os.path.join(self.folder, "config.json")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('{"model_type": "mine"}')
+        for step, config in enumerate([path, self.folder]):
+            with Checkpoint(model, optimizer, self.folder, config=config) as checkpoint:
+                checkpoint.save(step)
+                checkpoint.wait()
+            with open(os.path.join(self.folder, f"step-{step:08d}", "config.json"), encoding="utf-8") as file:
+                self.assertEqual(json.load(file), {"model_type": "mine"})
+
+    def test_transformers_opens_the_folder(self) -> None:
+        try:
+            from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+        except ImportError:
+            self.skipTest("transformers is missing")
+        model = Qwen3ForCausalLM(Qwen3Config(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, head_dim=8,
+                                             num_attention_heads=4, num_key_value_heads=2, rope_theta=5e5)).bfloat16()
+        with Checkpoint(model, AdamW(model), self.folder) as checkpoint:
+            checkpoint.save(1)
+            checkpoint.wait()
+        found = AutoModelForCausalLM.from_pretrained(os.path.join(self.folder, "step-00000001"), dtype="auto")
+        self.assertIs(type(found), Qwen3ForCausalLM)
+        self.assertEqual(found.config.architectures, ["Qwen3ForCausalLM"])
+        self.assertEqual(found.config.to_dict()["rope_parameters"], model.config.to_dict()["rope_parameters"])
+        self.assertTrue(same(model, found))
+
+    def test_after_close(self) -> None:
+        model, optimizer = job()
+        with Checkpoint(model, optimizer, self.folder) as checkpoint:
+            pass
+        for call in [checkpoint.save, checkpoint.load]:
+            with self.assertRaisesRegex(stowage.Error, "the Checkpoint was closed; make a new one"):
+                call()
+
+    def test_settings_are_the_checkpoints(self) -> None:
+        model, optimizer = job()
+        with Checkpoint(model, optimizer, self.folder) as checkpoint:
+            checkpoint.save(1)
+            checkpoint.wait()
+        other = mlp(0, torch.bfloat16)
+        other.register_buffer("seen", torch.zeros(3))
+        other[2].float()
+        resumed = AdamW(decay_groups(other), lr=5e-2, betas=(0.5, 0.6))
+        Checkpoint(other, resumed, self.folder).load()
+        self.assertEqual((resumed.param_groups[0]["lr"], resumed.param_groups[0]["betas"]), (1e-2, (0.9, 0.999)))
+
+    def test_another_model_is_refused(self) -> None:
+        model, optimizer = job()
+        checkpoint = Checkpoint(model, optimizer, self.folder)
+        steps(model, optimizer, 0, 1)
+        checkpoint.save()
+        checkpoint.wait()
+        fewer = mlp(5)[:5]
+        before = [p.clone() for p in fewer.parameters()]
+        with self.assertRaisesRegex(stowage.Error, "step-00000001: the model has no 5.bias, 5.weight, seen, expected every tensor"):
+            Checkpoint(fewer, AdamW(decay_groups(fewer), lr=1e-2), self.folder).load()
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(before, fewer.parameters())))
+        more = mlp(5)
+        more.append(torch.nn.Linear(17, 4))
+        with self.assertRaisesRegex(stowage.Error, "6.weight|6.bias"):
+            Checkpoint(more, AdamW(decay_groups(more), lr=1e-2), self.folder).load()
+
     def test_damage_is_named_and_changes_nothing(self) -> None:
         model, optimizer = job()
         checkpoint = Checkpoint(model, optimizer, self.folder)
@@ -249,9 +316,35 @@ assert same(later, whole(model))
 """
 
 
+ONE_SAVES = """
+import os, warnings
+from _jobs import mlp
+from stowage.torch import AdamW, Checkpoint
+
+saves = os.path.join(sys.argv[2], "saves")
+model = mlp()
+with Checkpoint(model, AdamW(model), saves) as checkpoint:
+    for complete in [None, 1]:
+        if complete or rank == 0:
+            checkpoint.save(1 if complete else 2)
+            checkpoint.wait()
+        dist.barrier()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert checkpoint.load() == complete
+        texts = [str(w.message) for w in caught]
+        assert len(texts) == (1 if rank == 0 else 0), texts
+        assert all(".step-00000002" in text and "rank 1 did not end its save. All ranks call save()" in text for text in texts), texts
+"""
+
+
 @unittest.skipIf(VERSION < (2, 6) or not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
                  "DTensors and FSDP2 need torch 2.6 with gloo")
 class Ranks(unittest.TestCase):
+    def test_a_rank_that_does_not_save(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run_ranks(self, ONE_SAVES, 2, folder)
+
     def test_one_two_one(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for turn, world in enumerate([1, 2, 1]):

@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,8 @@ import torch
 from _jobs import batch, decay_groups, distance, loss_of, mlp, same, same_state, train
 
 import stowage
+from stowage import _signals
+from stowage._optimizer import Optimizer
 from stowage.torch import AdamW
 
 VERSION = tuple(int(n) for n in torch.__version__.split(".")[:2])
@@ -50,6 +53,53 @@ class Interface(unittest.TestCase):
         kind = getattr(importlib.import_module("stowage.torch"), "AdamW")
         override = {"gpu_memory": 1 << 20, "fused": True}
         train(lambda m: kind(m.parameters(), **{"lr": 1e-6, "weight_decay": 0.01, "betas": [0.9, 0.999], **override}), 2)
+
+    def test_an_interrupted_step_is_counted(self) -> None:
+        """Ctrl-C while the native step runs: the step is whole and counted, and the next one is what it would have been."""
+        expected, reference = train(lambda m: AdamW(m.parameters(), lr=1e-2, clip_norm=1.0), 4)
+        model, optimizer = train(lambda m: AdamW(m.parameters(), lr=1e-2, clip_norm=1.0), 2)
+
+        def interrupted(self, *arguments):
+            before = signal.getsignal(signal.SIGINT)
+            begin(self, *arguments)
+            signal.raise_signal(signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is before
+        begin = Optimizer.begin_step
+        with unittest.mock.patch.object(Optimizer, "begin_step", interrupted), self.assertRaises(KeyboardInterrupt):
+            train(lambda m: optimizer, 1, model=model, first=2)
+        self.assertIs(signal.getsignal(signal.SIGINT), signal.default_int_handler)
+        self.assertEqual(float(optimizer.state_dict()["state"][0]["step"]), 3)
+        optimizer.zero_grad()
+        train(lambda m: optimizer, 1, model=model, first=3)
+        self.assertTrue(same(model, expected))
+        self.assertTrue(same_state(optimizer.state_dict(), reference.state_dict()))
+
+    def test_signals_that_are_held_run_all(self) -> None:
+        ran = []
+        before = signal.signal(signal.SIGUSR1, lambda *_: ran.append("usr1"))
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+        with self.assertRaises(KeyboardInterrupt), _signals.held():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGUSR1)
+            self.assertEqual(ran, [])
+            ran.append("block")
+        self.assertEqual(ran, ["block", "usr1"])
+
+    def test_a_parameter_that_was_replaced(self) -> None:
+        model, optimizer = train(lambda m: AdamW(m), 1)
+        model[3].weight = torch.nn.Parameter(model[3].weight.detach().clone())
+        with self.assertRaisesRegex(stowage.Error, "3.weight: the module now holds another tensor than when the optimizer was made"):
+            train(lambda m: optimizer, 1, model=model)
+
+    def test_fp16_is_refused_at_once(self) -> None:
+        with self.assertRaisesRegex(stowage.Error, "^0.weight: found torch.float16, expected torch.float32 or torch.bfloat16"):
+            AdamW(mlp(dtype=torch.float16))
+        frozen = mlp()
+        frozen[0].requires_grad_(False).half()
+        optimizer = AdamW(frozen)
+        with self.assertRaisesRegex(stowage.Error, "group1.param0: found torch.float64"):
+            optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))]})
+        self.assertEqual(len(optimizer.param_groups), 1)
 
     def test_closure(self) -> None:
         model = mlp()
@@ -363,10 +413,7 @@ class Changes(unittest.TestCase):
                 with self.assertRaisesRegex(stowage.Error, f"weight: .*{what}|weight: found a gradient"):
                     optimizer.step()
 
-    def test_dtypes_that_are_refused(self) -> None:
-        optimizer = AdamW(torch.nn.Linear(2, 2).half().named_parameters())
-        with self.assertRaisesRegex(stowage.Error, "weight: found torch.float16, expected torch.float32 or torch.bfloat16"):
-            optimizer.step()
+    def test_memory_that_is_not_there(self) -> None:
         optimizer = AdamW(torch.nn.Linear(2, 2, device="meta").named_parameters())
         with self.assertRaisesRegex(stowage.Error, "weight: found a meta tensor"):
             optimizer.step()

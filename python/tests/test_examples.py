@@ -48,7 +48,9 @@ class Examples(unittest.TestCase):
 
     @unittest.skipUnless(all(importlib.util.find_spec(name) for name in ["transformers", "accelerate"]), "transformers is missing")
     def test_trainer(self) -> None:
-        self.assertIn("resumed run: the same bits", self.run_example(os.path.join(EXAMPLES, "trainer.py")))
+        out = self.run_example(os.path.join(EXAMPLES, "trainer.py"))
+        self.assertIn("resumed run: the same bits", out)
+        self.assertIn("weight decay of the groups [0.1, 0.0]", out)
 
     def test_verl(self) -> None:
         """Its keys are `build_optimizer`'s (verl/workers/config/optimizer.py, verl 0.6): the class by name, with lr, weight_decay,

@@ -62,6 +62,23 @@ set_optimizer_state_dict(other, fresh, saved)
 assert train(other, fresh, 3, first=4) == norms[4:]
 assert all(torch.equal(a, b) for a, b in zip(end, full(other)))
 
+# masters that are not of the parameters are made anew, whatever the shards
+half = build().to(torch.bfloat16)
+halves = AdamW(half, **options)
+def step():
+    half(torch.ones(8, 64, dtype=torch.bfloat16)).sum().backward()
+    halves.step()
+    halves.zero_grad()
+step()
+with torch.no_grad():
+    for p in half.parameters():
+        p.mul_(2)  # as another optimizer would
+halves.load_state_dict(halves.state_dict())
+before = full(half)
+step()
+end += full(half)
+assert all((a.float() - b.float()).abs().max() < 0.05 for a, b in zip(before, full(half)))
+
 whole = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 if rank == 0:
     assert whole["state"]["0.weight"]["exp_avg"].shape == (33, 64)

@@ -5,6 +5,7 @@ import csv
 import os
 import tempfile
 import unittest
+import unittest.mock
 
 import torch  # noqa: F401 (run.py looks for it)
 from _jobs import KIB, mlp, same, train
@@ -41,7 +42,7 @@ class JobPlan(unittest.TestCase):
 
     def test_its_decisions_are_taken(self) -> None:
         path = job(self.folder)
-        expected, _ = train(lambda m: AdamW(m, lr=1e-2), 3)
+        expected, _ = train(lambda m: AdamW(m, lr=1e-2, clip_norm=1.0), 3)  # as planned
         for plan in [path, stowage.Plan.read(path)]:
             model, optimizer = train(lambda m: AdamW(m, lr=1e-2, plan=plan), 3)
             self.assertTrue(same(model, expected))
@@ -50,6 +51,38 @@ class JobPlan(unittest.TestCase):
             self.assertAlmostEqual(info.streamed_bytes / total, 0.75, delta=0.05)
             self.assertLess(info.gpu_bytes, 0.3 * total + 4 * 64 * KIB)
 
+    def test_clip_norm_and_overlap(self) -> None:
+        path = job(self.folder, optimizer__clip_norm=0.25)
+        expected, _ = train(lambda m: AdamW(m, lr=1e-2, clip_norm=0.25), 3)
+        model, optimizer = train(lambda m: AdamW(m, lr=1e-2, plan=path), 3)
+        self.assertTrue(same(model, expected))
+        self.assertEqual((optimizer.clip_norm, optimizer._overlap._owners), (0.25, []))
+        # a list of tensors has no forward behind which a step is planned to hide
+        patch = unittest.mock.patch.object(job_plan, "planned", lambda job: job_plan.Planned(0.25, True))
+        patch.start()
+        self.addCleanup(patch.stop)
+        optimizer = AdamW(mlp(), plan=path)
+        self.assertGreater(len(optimizer._overlap._owners), 0)
+        for options in [{"clip_norm": None, "overlap": False}, {"clip_norm": 2.0, "overlap": False}]:
+            optimizer = AdamW(mlp(), plan=path, **options)
+            self.assertEqual((optimizer.clip_norm, optimizer._overlap._owners), (options["clip_norm"], []))
+        AdamW(mlp().parameters(), plan=path)  # hide_behind may follow
+
+    def test_no_clipping(self) -> None:
+        self.assertIsNone(AdamW(mlp(), plan=job(self.folder, optimizer__clip_norm="none")).clip_norm)
+
+    def test_a_plan_of_another_optimizer(self) -> None:
+        usual = dict(placement__params="auto", placement__grads="auto", update__resident="auto", update__stream="auto",
+                     prefetch__bucket="auto", prefetch__depth="auto", placement__accept="at_risk")
+        for engine in ["fsdp2", "deepspeed"]:
+            with self.assertRaisesRegex(stowage.Error, f"plan: its optimizer is that of engine {engine} .*expected Stowage's"):
+                AdamW(mlp(), plan=job(self.folder, engine=engine, **usual))
+
+    def test_a_plan_of_another_dtype(self) -> None:
+        with self.assertRaisesRegex(stowage.Error, r"plan: it is of parameters in fp32 \(precision.params\); here 0.weight is "
+                                                   "torch.bfloat16"):
+            train(lambda m: AdamW(m, plan=job(self.folder)), 1, torch.bfloat16)
+
     def test_a_plan_of_fsdp2(self) -> None:
         cluster = os.path.join(self.folder, "cluster.yaml")
         with open(cluster, "w", encoding="utf-8") as file:
@@ -57,12 +90,13 @@ class JobPlan(unittest.TestCase):
         plan = stowage.plan("Qwen3-0.6B", cluster, set={
             "engine": "fsdp2", "parallel.dp_shard": 8, "batch.seq_len": 1024, "optimizer.implementation": "stowage",
             "precision.params": "bf16", "precision.grads": "bf16", "precision.master": "fp32", "placement.moments": "host",
-            "placement.master": "host", "prefetch.bucket": "8 MiB", "prefetch.depth": 2})
+            "placement.master": "host", "prefetch.bucket": "8 MiB", "prefetch.depth": 2, "optimizer.overlap": True})
+        self.assertEqual(job_plan.planned(plan), job_plan.Planned(1.0, True))
         self.assertEqual(job_plan.settings(plan), local_plan.Settings(resident=0.0, bucket=8 << 20, depth=2))
 
     def test_state_on_nvme(self) -> None:
         """The split of host and NVMe is the plan's, to the alignment of regions and slots."""
-        expected, _ = train(lambda m: AdamW(m, lr=1e-2), 3)
+        expected, _ = train(lambda m: AdamW(m, lr=1e-2, clip_norm=1.0), 3)  # as planned
         for process, keys in [(0, {"placement.moments": "nvme"}), (600, {})]:
             with self.subTest(process=process):
                 path = job(self.folder, cluster=NVME % process, engine="fsdp2", optimizer__implementation="stowage",

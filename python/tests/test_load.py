@@ -53,6 +53,14 @@ class Load(unittest.TestCase):
         write(os.path.join(self.folder, "a.safetensors"), dict(rows[:2]))
         write(os.path.join(self.folder, "b.safetensors"), dict(rows[2:]))
 
+    def test_buffers_that_are_not_saved(self) -> None:
+        other = Net()
+        other.embed.register_buffer("inv_freq", torch.ones(2), persistent=False)
+        with self.assertWarnsRegex(UserWarning, r"keep their values: embed.inv_freq\. If to_empty"):
+            done = load(other, self.folder)
+        self.assertEqual(done.unsaved, ["embed.inv_freq"])
+        self.assertEqual(load(dict(other.state_dict()), self.folder).unsaved, [])
+
     def test_runs_of_boxes(self) -> None:
         shape = (4, 5, 6)
         whole = torch.arange(120).view(shape)

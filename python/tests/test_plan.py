@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans in Python, and how the library is found. Needs no torch."""
 
+import json
 import os
 import subprocess
 import sys
@@ -35,6 +36,8 @@ class Plans(unittest.TestCase):
         self.assertEqual(plan.gpu_capacity_bytes, 80 << 30)
         self.assertLess(plan.gpu_peak_bytes, plan.gpu_capacity_bytes)
         self.assertEqual(max(p.bytes for p in plan.peaks() if (p.tier, p.component) == ("gpu", "total")), plan.gpu_peak_bytes)
+        self.assertGreater(plan.gpu_reserved_bytes, plan.gpu_peak_bytes // 2)
+        self.assertLess(plan.gpu_reserved_bytes, plan.gpu_capacity_bytes)
         self.assertIn("optimizer_step", [p.name for p in plan.phases()])
         self.assertEqual(plan.tensors[0].name, "model.embed_tokens.weight")
         self.assertEqual(plan.tensors[0].shape, (151936, 1024))
@@ -49,10 +52,27 @@ class Plans(unittest.TestCase):
         self.assertEqual((again.hash, again.gpu_peak_bytes, again.iteration_s), (plan.hash, plan.gpu_peak_bytes, plan.iteration_s))
         self.assertEqual(again.to_dict()["run"]["engine"], "fsdp2")
 
+    def test_warnings_are_pythons(self) -> None:
+        config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+                  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512,
+                  "frobnicate": 3}
+        path = os.path.join(self.folder, "config.json")
+        Path(path).write_text(json.dumps(config), encoding="utf-8")
+        with self.assertWarnsRegex(UserWarning, "frobnicate") as warned:
+            self.plan(path)
+        self.assertEqual(os.path.basename(warned.filename), "test_plan.py")
+
+    def test_without_torch(self) -> None:
+        code = "import sys; sys.modules['torch'] = None; import stowage; import stowage.torch"
+        result = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, universal_newlines=True, check=False)
+        self.assertIn("ImportError: stowage.torch needs torch", result.stderr)
+        self.assertIn("pip install torch", result.stderr)
+
     def test_nothing_fits(self) -> None:
-        with self.assertRaises(stowage.Error) as raised:
+        with self.assertRaises(stowage.DoesNotFit) as raised:
             self.plan("Llama-3.1-70B", batch__seq_len=131072)
         self.assertEqual(raised.exception.status, _native.NOTHING_FITS)
+        self.assertIsInstance(raised.exception, stowage.Error)
 
     def test_errors_have_the_librarys_text(self) -> None:
         with self.assertRaisesRegex(stowage.Error, "batch.seq_leng"):

@@ -3,6 +3,7 @@
 
 import io
 import unittest
+import warnings
 
 import torch
 from _jobs import KIB, decay_groups, distance, mlp, same, same_state, train
@@ -123,6 +124,44 @@ class Resume(unittest.TestCase):
         for number, row in optimizer.state_dict()["state"].items():
             param = [p for g in optimizer.param_groups for p in g["params"]][number]
             self.assertTrue(torch.equal(row["master"], param.float()))
+
+    def through_torch(self, steps):
+        """Trained here, then by torch, which carries masters along; its model, and the state to load."""
+        model, optimizer = train(mine, 3, torch.bfloat16)
+        other = theirs(model)
+        other.load_state_dict(optimizer.state_dict())
+        train(lambda m: other, steps, torch.bfloat16, model=model, first=3)
+        self.assertIn("master", other.state_dict()["state"][0])
+        return model, other.state_dict()
+
+    def test_training_by_torch_is_kept(self) -> None:
+        model, saved = self.through_torch(20)
+        fresh = mlp(5, torch.bfloat16)
+        for order in ["params first", "state first"]:
+            weights = model if order == "params first" else fresh
+            resumed = mlp(5, torch.bfloat16)
+            resumed.load_state_dict(weights.state_dict())
+            optimizer = mine(resumed)
+            optimizer.load_state_dict(saved)
+            resumed.load_state_dict(model.state_dict())
+            with self.assertWarnsRegex(UserWarning, "0.weight|group0.param0.*master weights are made anew") as warned:
+                train(lambda m: optimizer, 1, torch.bfloat16, model=resumed, first=23)
+            self.assertEqual(len(warned.warnings), 1)
+            bare = {**saved, "state": {n: {k: v for k, v in row.items() if k != "master"} for n, row in saved["state"].items()}}
+            expected = mlp(5, torch.bfloat16)
+            expected.load_state_dict(model.state_dict())
+            without = mine(expected)
+            without.load_state_dict(bare)
+            train(lambda m: without, 1, torch.bfloat16, model=expected, first=23)
+            self.assertLess(distance(resumed, expected), 1e-2, order)
+
+    def test_masters_of_torch_that_trained_nothing_are_used(self) -> None:
+        model, saved = self.through_torch(0)
+        resumed = mine(model)
+        resumed.load_state_dict(saved)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            train(lambda m: resumed, 1, torch.bfloat16, model=model, first=3)
 
     def test_adopt_params(self) -> None:
         model, optimizer = train(mine, 2, torch.bfloat16)

@@ -146,8 +146,13 @@ class OneProcess(unittest.TestCase):
         given = [("large", torch.randn(3000, 400)), ("small", torch.randn(64))]
         with self.assertRaisesRegex(TypeError, "target: found str, expected Callback"):
             WeightSync(given, "folder")
-        with self.assertRaisesRegex(stowage.Error, r"large: whole it needs bucket_bytes of 2400000, found 1048576"):
-            WeightSync(given, Callback(print), bucket_bytes=MIB)
+        whole: dict = {}
+        with WeightSync(given, Callback(lambda rows: whole.update(rows)), bucket_bytes=MIB, dtype=None) as sync:
+            self.assertLessEqual(sync.info.bucket_bytes, MIB)
+            sync.sync(1)
+            self.assertTrue(torch.equal(whole["large"], given[0][1]) and torch.equal(whole["small"], given[1][1]))
+        with self.assertRaisesRegex(stowage.Error, "sync of step 2: the WeightSync was closed; make a new WeightSync"):
+            sync.sync(2)
         got = torch.zeros(3000, 400)
         names = []
 

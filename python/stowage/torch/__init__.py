@@ -2,6 +2,11 @@
 """Stowage inside a torch job: `stowage.torch.AdamW`, its checkpoints (`Checkpoint`), and weights out of it and into it:
 `WeightSync`, `Receiver`, `load`."""
 
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"stowage.torch needs torch ({error}): pip install torch, 1.13 or newer, 2.6 for FSDP2") from error
+
 from .adamw import AdamW
 from .boxes import Slice, column_slice, fused, row_slice
 from .checkpoint import Checkpoint

@@ -12,14 +12,14 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Opti
 
 import torch
 
-from .. import _native
+from .. import _native, _signals
 from .._checkpoint import Saved
 from .._optimizer import Info
 from .._plan import Plan
 from . import job_plan, local_plan, norm, settings, state
 from .overlap import Overlap, current_stream
 from .part import Part, split
-from .tensors import Member, all_names, clean_name, local, on_device
+from .tensors import Member, all_names, check_dtype, clean_name, local, on_device
 
 _NAMED = hasattr(torch.optim.Optimizer, "_process_value_according_to_param_policy") and tuple(
     int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6)  # Optimizer takes (name, tensor) pairs
@@ -38,10 +38,12 @@ class AdamW(torch.optim.Optimizer):
                     bf16; DTensors (FSDP2) step their local shards. Frozen parameters have no state.
     lr, betas, eps, weight_decay
                     as torch.optim.AdamW; lr and weight_decay per group and live; betas and eps the same in all groups
-    clip_norm       clip gradients to this global norm inside the step; None: do not clip. `grad_norm` is what it was.
+    clip_norm       clip gradients to this global norm inside the step; None: do not clip. "auto": as planned (plans clip to 1 unless they
+                    say otherwise); without plan None. `grad_norm` is what it was.
                     torch.nn.utils.clip_grad_norm_ before step() works, too.
-    plan            a Plan, or path of a plan file, of the whole job: how much state is resident, bucket and depth. It must be of
-                    this model (names and sizes) and of as many parameters per rank
+    plan            a Plan, or path of a plan file, of the whole job: how much state is resident, bucket and depth, clip_norm and overlap.
+                    It must be of this model (names, sizes, dtype), of this optimizer (engine stowage, or optimizer.implementation:
+                    stowage) and of as many parameters per rank
     gpu_memory      GPU memory for resident state and the ring of buckets, in bytes or as "4 GiB". 0: all state on the host, a ring
                     of at most 128 MiB. "auto": 90% of what is free at the first step, less 1 GiB
     bucket, depth   size of a ring slot, slots; larger buckets hide better behind long kernels. None: 128 MiB in three slots
@@ -52,7 +54,8 @@ class AdamW(torch.optim.Optimizer):
     host_memory     page-locked memory of this rank, with nvme, in bytes or as "100 GiB". "auto": as planned, if plan has state on NVMe,
                     else 80% of what is free at the first step
     overlap         False: step() makes the current stream wait, as if torch had stepped. True, with a module as `params`: hide the
-                    step behind its next forward; hide_behind says who must call wait()
+                    step behind its next forward; hide_behind says who must call wait(). "auto": as planned; without plan, or without a
+                    module, False
     process_group   ranks whose parameters differ, beyond what DTensors say (pipeline stages, FSDP1): the norm is summed over it
     backend         "cuda" or "host"; None: by the parameters' device
     foreach, fused  accepted and ignored: there is one implementation
@@ -65,11 +68,11 @@ class AdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Any, lr: Union[float, torch.Tensor] = 1e-3, betas: Tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, clip_norm: Optional[float] = None,
+                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, clip_norm: Union[float, str, None] = "auto",
                  plan: Union[Plan, str, "os.PathLike[str]", None] = None, gpu_memory: Union[int, str] = 0,
                  bucket: Union[int, str, None] = None, depth: Optional[int] = None,
                  moments: Optional[torch.dtype] = None, nvme: Union[str, "os.PathLike[str]", None] = None,
-                 host_memory: Union[int, str] = "auto", overlap: bool = False,
+                 host_memory: Union[int, str] = "auto", overlap: Union[bool, str] = "auto",
                  process_group: Any = None, backend: Optional[str] = None, maximize: bool = False,
                  foreach: Optional[bool] = None, capturable: bool = False, differentiable: bool = False,
                  fused: Optional[bool] = None) -> None:
@@ -81,13 +84,16 @@ class AdamW(torch.optim.Optimizer):
         self._pid = os.getpid()
         self._norm: Optional[Tuple[float, float]] = None
         self._pending: Optional[Dict[str, Any]] = None
-        settings.clip_norm(clip_norm)
-        self.clip_norm = clip_norm
+        self._loaded = False  # masters that were not compared with the parameters yet
         given = local_plan.Settings(settings.gpu_memory(gpu_memory) or 0, None, settings.bucket(bucket), settings.depth(depth),
                                     settings.moments(moments) or "fp32")
         if plan is not None and (gpu_memory != 0 or any(o is not None for o in [bucket, depth, moments])):
             raise ValueError("gpu_memory, bucket, depth and moments follow from plan: give one or the other")
         self._job = settings.plan(plan)
+        planned = job_plan.Planned() if self._job is None else job_plan.planned(self._job)
+        self.clip_norm = planned.clip_norm if clip_norm == "auto" else clip_norm
+        settings.clip_norm(self.clip_norm)
+        hide = planned.overlap and isinstance(params, torch.nn.Module) if overlap == "auto" else settings.flag("overlap", overlap)
         on_disk, of_host = settings.nvme(nvme), settings.host_memory(host_memory)
         if on_disk is None and of_host is not None:
             raise ValueError("host_memory is for nvme: without it all streamed state is in host memory")
@@ -103,16 +109,17 @@ class AdamW(torch.optim.Optimizer):
                         foreach=foreach, capturable=capturable, differentiable=differentiable, fused=fused,
                         decoupled_weight_decay=True)
         model = params if isinstance(params, torch.nn.Module) else None
-        if settings.flag("overlap", overlap) and model is None:
+        if hide and model is None:
             raise ValueError("overlap=True needs a module as params; or leave it out and call hide_behind(model)")
         if model is not None:
             params = [(clean_name(name), param) for name, param in model.named_parameters()]
             self._know(all_names(model))
+        self._model = weakref.ref(model) if model is not None else None
         super().__init__(self._take_names(params), defaults)
         self._saves: List[Saved] = []  # checkpoints whose saves read state of the parts
         self._close = weakref.finalize(self, _close, self._parts, self._overlap, self._saves)
         _live.add(self)
-        if model is not None and overlap:
+        if model is not None and hide:
             self.hide_behind(model)
 
     # ---- parameters ----------------------------------------------------------------------------
@@ -129,7 +136,10 @@ class AdamW(torch.optim.Optimizer):
         super().add_param_group(group)
         try:
             settings.check_groups(self.param_groups)
-        except (TypeError, ValueError):
+            for index, param in enumerate(self.param_groups[-1]["params"]):
+                if param.requires_grad:
+                    check_dtype(self._names.get(id(param)) or f"group{len(self.param_groups) - 1}.param{index}", param.dtype)
+        except (TypeError, ValueError, _native.Error):
             self.param_groups.pop()
             raise
 
@@ -275,6 +285,8 @@ class AdamW(torch.optim.Optimizer):
             pending, self._pending = self._pending, None
             if pending is not None:
                 state.load(self.param_groups, self._parts, pending)
+                self._loaded = True
+            self._match_masters()
             if self._parts:
                 with on_device(self._parts[0].device):
                     self._begin()
@@ -282,7 +294,11 @@ class AdamW(torch.optim.Optimizer):
     def _begin(self) -> None:
         """Queue the step of every part."""
         clip = settings.clip_norm(self.clip_norm)
-        grads = [part.gradients() for part in self._parts]  # all are checked before anything is done
+        try:
+            grads = [part.gradients() for part in self._parts]  # all are checked before anything is done
+        except _native.Error:
+            self._check_replaced()
+            raise
         for other in self._others():
             other._overlap.land()
         for part, of_part in zip(self._parts, grads):
@@ -292,13 +308,32 @@ class AdamW(torch.optim.Optimizer):
             norm.begin(self._parts, stream, self._process_group)
         group = self.param_groups[0]
         betas, eps = settings.betas(group["betas"], "parameter group 0"), float(group["eps"])
-        for part in self._parts:
-            if part.native is not None:
-                part.native.begin_step(part.step + 1, betas, eps, clip, stream)
-            part.set_step(part.step + 1)
-        self._norm = None
-        held = {id(m.param): g for part, of_part in zip(self._parts, grads) for m, g in zip(part.held, of_part)}
-        self._overlap.begin(self._parts, held, stream)
+        of_params = {id(m.param): g for part, of_part in zip(self._parts, grads) for m, g in zip(part.held, of_part)}
+        with _signals.held():  # Ctrl-C leaves nothing done, or a step that is counted
+            for part in self._parts:
+                if part.native is not None:
+                    part.native.begin_step(part.step + 1, betas, eps, clip, stream)
+                part.set_step(part.step + 1)
+            self._norm = None
+            self._overlap.begin(self._parts, of_params, stream)
+
+    def _check_replaced(self) -> None:
+        model = self._model() if self._model is not None else None
+        now = dict(all_names(model)) if model is not None else {}
+        for member in (member for part in self._parts for member in part.members):
+            if now.get(member.name, member.param) is not member.param:
+                raise _native.Error(f"{member.name}: the module now holds another tensor than when the optimizer was made; make a new "
+                                    "optimizer after parameters are replaced")
+
+    def _match_masters(self) -> None:
+        """Masters that load_state_dict took and that are not of the parameters are made anew. Parameters may be loaded after the
+        state: this is called when they are used first."""
+        names = [name for part in self._parts for name in state.match_masters(part)] if self._loaded else []
+        self._loaded = False
+        if names:
+            warnings.warn(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: the loaded master weights do not round to "
+                          "the parameters, which another optimizer trained or another file gave; where they differ the master weights "
+                          "are made anew from the parameters", stacklevel=5)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -371,8 +406,10 @@ class AdamW(torch.optim.Optimizer):
         return captured
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Take state of stowage.torch.AdamW or torch.optim.AdamW. Without "master" the master weights of bf16 parameters are
-        made from the parameters. Before the first step of a model without memory ("meta") it is kept until then."""
+        """Take state of stowage.torch.AdamW or torch.optim.AdamW, before or after the parameters are loaded. At the next step master
+        weights of bf16 parameters that do not round to the parameters (torch.optim.AdamW carries "master" along and does not train
+        it) or are missing are made from the parameters, the former with a warning. Before the first step of a model without memory ("meta") it is
+        kept until then."""
         state_dict = dict(state_dict)
         for hook in getattr(self, "_optimizer_load_state_dict_pre_hooks", {}).values():
             state_dict = hook(self, state_dict) or state_dict
@@ -385,6 +422,7 @@ class AdamW(torch.optim.Optimizer):
             elif state_dict["state"] or self._parts:
                 self._open()
                 state.load(groups, self._parts, state_dict)
+                self._loaded = True
             for group, loaded in zip(self.param_groups, groups):
                 group.update(loaded)
         for hook in getattr(self, "_optimizer_load_state_dict_post_hooks", {}).values():
@@ -394,6 +432,7 @@ class AdamW(torch.optim.Optimizer):
         """Make the master weights of bf16 parameters anew, from parameters that were changed outside the optimizer."""
         with self._turn():
             self._overlap.land()
+            self._loaded = False
             for part in self._parts:
                 if "master" in part.components:
                     for member in part.members:

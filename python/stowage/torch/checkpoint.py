@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import random
+import re
+import tempfile
+import warnings
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -46,13 +50,14 @@ class Checkpoint:
 
     Every rank of process_group makes one at the same point, when model and optimizer are complete; after add_param_group make
     another. keep: complete checkpoints beside which older ones are removed; 0: all stay. config: path of the model's config.json,
-    which is saved too. bucket_bytes: of each of two buckets of host memory, which the first save takes."""
+    or of its folder, which is saved too; None: that of a transformers model is model.config, others have none.
+    bucket_bytes: of each of two buckets of host memory, which the first save takes."""
 
     def __init__(self, model: torch.nn.Module, optimizer: AdamW, folder: Union[str, "os.PathLike[str]"], *, keep: int = 0,
                  config: Union[str, "os.PathLike[str]", None] = None, process_group: Any = None, bucket_bytes: int = BUCKET) -> None:
         self.folder = os.fspath(folder)
         self.keep = keep
-        self._config = None if config is None else os.fspath(config)
+        self._config = config
         self._optimizer = optimizer
         self._group = Group(process_group)
         ranks = self._group.exchange(lambda: self._describe(model))
@@ -79,6 +84,7 @@ class Checkpoint:
         with self._optimizer._turn():
             self._optimizer._overlap.land()
             self._optimizer._open()
+        self._config_json = _config_json(model) if self._config is None else _read_config(os.fspath(self._config))
         self._source = Source(model, "Checkpoint")
         names = {id(t): n for n, t in zip(self._source.names, self._source._known)}
         self._members: Dict[str, Tuple[Part, Member]] = {}
@@ -120,18 +126,21 @@ class Checkpoint:
     def save(self, step: Optional[int] = None) -> None:
         """Save the state after `step` (None: the optimizer's own count). Returns when everything that training may change is read,
         but state on the host and on NVMe: that is written behind training, and the optimizer's next step waits where it catches
-        up. Ranks do not wait for each other. A save under way is finished first; what failed in it is raised here, and the new
-        save is not begun."""
+        up. All ranks call it; they do not wait for each other. A save under way is finished first; what failed in it is raised
+        here, and the new save is not begun."""
+        self._saved.check_open()
         self.wait()
         optimizer = self._optimizer
         with torch.no_grad(), optimizer._turn():
             optimizer._overlap.land()
+            optimizer._match_masters()
             own = self._optimizer_step()
             groups = [{k: _plain(v) for k, v in g.items() if k not in ("params", "param_names")} for g in optimizer.param_groups]
             rates = [(float(g["lr"]), float(g["weight_decay"])) for g in optimizer.param_groups]
             terms = {STEP: str(own), GROUPS: json.dumps(groups)}
-            self._saved.begin(self.folder, own if step is None else step, self._number, self.keep, self._places(False), terms, rates,
-                              self._config)
+            with _file_of(self._config_json) as config:
+                self._saved.begin(self.folder, own if step is None else step, self._number, self.keep, self._places(False), terms,
+                                  rates, config)
 
     def is_saving(self) -> bool:
         """A save is under way on this rank. Does not wait."""
@@ -146,10 +155,14 @@ class Checkpoint:
 
     def load(self, step: Optional[int] = None) -> Optional[int]:
         """Go on from a checkpoint, None: from the newest complete one. Sets parameters, buffers, the optimizer's state and its
-        groups' settings. All ranks call it. Returns the checkpoint's step; None if the folder has no checkpoint and no step is
-        named. Every byte is verified first: an error names what is damaged or missing, and changes nothing."""
+        groups' settings. All ranks call it. Returns the checkpoint's step; None if the folder has no complete checkpoint and no step is
+        named. Newer folders that are not complete are passed over with a warning. Every byte is verified first:
+        an error names what is damaged or missing, or what the model lacks, and changes nothing."""
+        self._saved.check_open()
         self.wait()
         found = self._group.exchange(lambda: self._find(step))
+        if step is None and self._group.rank == 0:
+            self._warn_of_partial(found[0][0] if found[0] is not None else -1)
         if set(found) == {None}:
             return None
         if len(set(found)) > 1:
@@ -165,6 +178,7 @@ class Checkpoint:
                 self._group.exchange(lambda: stored.load(self._saved, self._places(True)))
                 for part in self._optimizer._parts:
                     part.set_step(steps[0])
+                self._optimizer._loaded = False  # these masters are of these parameters
                 for group, saved in zip(self._optimizer.param_groups, json.loads(stored.terms[GROUPS])):
                     group.update({k: _like(group.get(k), v) for k, v in saved.items() if k not in _OWN})
             return stored.step
@@ -175,10 +189,24 @@ class Checkpoint:
         path = self.folder
         if step is not None:
             path = os.path.join(path, f"step-{step:08d}")
-        elif not os.path.isdir(path) or not any(name.startswith("step-") for name in os.listdir(path)):
+        elif not os.path.isdir(path) or not any(_STEP.match(name) for name in os.listdir(path)):
             return None
-        self._stored = Stored(path)
+        try:
+            self._stored = Stored(path)
+        except _native.Error as error:
+            if error.status == _native.BAD_INPUT and step is None and not any(n.startswith("step-") for n in os.listdir(path)):
+                return None  # saves that did not end
+            raise
         return self._stored.step, self._stored.save
+
+    def _warn_of_partial(self, step: int) -> None:
+        """Of newer saves that not all ranks ended."""
+        for name in sorted(os.listdir(self.folder) if os.path.isdir(self.folder) else []):
+            match = _STEP.match(name)
+            if match is None or int(match[1]) <= step:
+                continue
+            path = os.path.join(self.folder, name)
+            warnings.warn(f"{path}: passed over: it is not complete: {_lacking(path)}. All ranks call save()", stacklevel=3)
 
     def _verify(self, stored: Stored) -> int:
         for key in [STEP, GROUPS]:
@@ -189,6 +217,12 @@ class Checkpoint:
             raise _native.Error(f"{stored.path}: found {len(saved)} parameter groups, the optimizer has {len(own)}")
         self._optimizer_step()
         stored.load(self._saved, [])
+        with open(os.path.join(stored.path, "model.safetensors.index.json"), encoding="utf-8") as file:
+            left = sorted(set(json.load(file)["weight_map"]).difference(self._names))
+        if left:
+            raise _native.Error(f"{stored.path}: the model has no {', '.join(left[:5])}{f' and {len(left) - 5} more' if left[5:] else ''}, "
+                                "expected every tensor of the checkpoint. Load the folder with stowage.torch.load(strict=False), "
+                                "which takes parameters alone")
         return int(stored.terms[STEP])
 
     # ---- where things lie ----------------------------------------------------------------------
@@ -231,7 +265,59 @@ class Checkpoint:
         self.close()
 
 
+_STEP = re.compile(r"\.?step-(\d+)(?:$|\..*\.partial$)")
 _OWN = {"foreach", "fused", "capturable", "differentiable"}  # how a step is computed is the optimizer's own
+
+
+def _lacking(path: str) -> str:
+    """Whose part of a save is missing."""
+    ended = sorted(int(name[5:-5]) for name in os.listdir(path) if re.fullmatch(r"rank-\d+\.done", name))
+    if not ended:
+        return "no rank ended its save"
+    with open(os.path.join(path, f"rank-{ended[0]:05d}.done"), encoding="utf-8") as file:
+        world = re.search(r"^rank \d+ of (\d+)$", file.read(4096), re.MULTILINE)
+    left = sorted(set(range(int(world[1]) if world else ended[-1] + 1)).difference(ended))
+    shown = ", ".join(map(str, left[:5])) + (f" and {len(left) - 5} more" if left[5:] else "")
+    return f"rank {shown} did not end its save" if left else "its last rank did not rename it"
+
+
+def _read_config(path: str) -> bytes:
+    if os.path.isdir(path):
+        path = os.path.join(path, "config.json")
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+        json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"config: {path}: {getattr(error, 'strerror', None) or error}; expected a config.json, or its folder") from None
+    return text
+
+
+def _config_json(model: torch.nn.Module) -> Optional[bytes]:
+    """The config.json that transformers' save_pretrained would write; None for other modules."""
+    for module in [model, getattr(model, "module", None)]:  # DDP
+        config = getattr(module, "config", None)
+        if callable(getattr(config, "to_dict", None)) and callable(getattr(config, "save_pretrained", None)):
+            values = config.to_dict()
+            kind = type(getattr(module, "_orig_mod", module)).__name__
+            values["architectures"] = values.get("architectures") or [kind[4:] if kind.startswith("FSDP") else kind]
+            dtype = next((p.dtype for p in module.parameters()), None)
+            for key in ["dtype", "torch_dtype"]:  # the newer and the older name
+                if key in values and dtype is not None:
+                    values[key] = str(dtype)[len("torch."):]
+            return (json.dumps(values, indent=2, default=str) + "\n").encode()
+    return None
+
+
+@contextlib.contextmanager
+def _file_of(text: Optional[bytes]) -> Iterator[Optional[str]]:
+    if text is None:
+        yield None
+        return
+    with tempfile.NamedTemporaryFile(prefix="stowage-", suffix=".json") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
 
 
 def _check(name: str, piece: Piece, last: Optional[Piece]) -> None:

@@ -3,15 +3,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
 from .. import _native
 from .._plan import Plan
 from .local_plan import Settings
-from .tensors import Member
+from .tensors import DTYPES, Member
 
 _SHOWN = 3
 _ALIGNS = 16 * _native.ALIGNMENT  # regions and slots are aligned apart in a job of other parts than the plan's
+
+
+class Planned(NamedTuple):
+    """What a plan says of the step itself."""
+
+    clip_norm: Optional[float] = None
+    overlap: bool = False
+
+
+def planned(job: Plan) -> Planned:
+    """Error: the plan is of another optimizer."""
+    optimizer = job.to_dict()["run"]["optimizer"]
+    if job.engine != "stowage" and optimizer["implementation"] != "stowage":
+        raise _native.Error(f"plan: its optimizer is that of engine {job.engine} (optimizer.implementation: "
+                            f"{optimizer['implementation']}), expected Stowage's; plan with --set engine=fsdp2 --set "
+                            "optimizer.implementation=stowage")
+    clip = optimizer.get("clip_norm")
+    return Planned(float(clip) if isinstance(clip, (int, float)) and clip > 0 else None, bool(optimizer.get("overlap")))
 
 
 def settings(job: Plan, has_nvme: bool = False) -> Settings:
@@ -46,10 +64,15 @@ def check(job: Plan, members: Sequence[Member], sizes: Mapping[str, int], elemen
     sizes     elements of every named parameter, frozen ones too; elements: the same by id, so that tied ones count once
     """
     text = job.to_dict()
-    _check_model(job, members, sizes, elements, text["run"]["trainable"].get("lora", "none") != "none")
-    planned, held = sum(_counts(text).values()), sum(m.elements for m in members)
-    if held > planned * 1.5:  # shards may be uneven
-        raise _native.Error(f"plan: each of its {job.world} ranks trains {planned:,} parameters, this one {held:,}. Shard the model "
+    adapters = text["run"]["trainable"].get("lora", "none") != "none"
+    _check_model(job, members, sizes, elements, adapters)
+    dtype = text["run"]["precision"]["params"]
+    others = [m for m in members if DTYPES[m.dtype].lower().replace("f32", "fp32") != dtype]
+    if not adapters and sum(m.elements for m in others) * 2 > sum(m.elements for m in members):  # some layers may be of another
+        raise _native.Error(f"plan: it is of parameters in {dtype} (precision.params); here {others[0].name} is {others[0].dtype}")
+    trains, held = sum(_counts(text).values()), sum(m.elements for m in members)
+    if held > trains * 1.5:  # shards may be uneven
+        raise _native.Error(f"plan: each of its {job.world} ranks trains {trains:,} parameters, this one {held:,}. Shard the model "
                             "as planned, and freeze what the plan freezes")
 
 

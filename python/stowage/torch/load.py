@@ -8,6 +8,7 @@ import ctypes
 import mmap
 import os
 import threading
+import warnings
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import torch
@@ -24,11 +25,13 @@ CHUNK = 16 << 20  # bytes that a thread reads at once
 
 
 class Loaded(NamedTuple):
-    """missing: tensors that the folder lacks; unexpected: tensors of the folder that have no place. bytes: read by this rank."""
+    """missing: tensors that the folder lacks; unexpected: tensors of the folder that have no place. bytes: read by this rank.
+    unsaved: buffers that no folder has (persistent=False), which keep their values."""
 
     missing: List[str]
     unexpected: List[str]
     bytes: int
+    unsaved: List[str]
 
 
 def load(module_or_state_dict: Union[torch.nn.Module, Mapping[str, torch.Tensor]], folder: str, *, process_group: Any = None,
@@ -39,11 +42,16 @@ def load(module_or_state_dict: Union[torch.nn.Module, Mapping[str, torch.Tensor]
     Each rank reads the byte ranges of its own shards alone, in threads, straight into host memory or through 16 MiB of page-locked
     memory per thread; values are cast to the parameter's dtype. Names are the tensors' own; where the folder has others, those of
     the published files of the model that its config.json describes. Of tied tensors one name is enough.
+    Buffers that are not saved (rotary inv_freq) keep their values: after to_empty set them yourself, a warning names them.
 
     Error: a tensor of another shape; with strict=True also missing and unexpected ones; on every rank of process_group if on one.
     """
     group = Group(process_group)
-    return group.exchange(lambda: _Load(module_or_state_dict, os.fspath(folder)).run(strict, threads))[group.rank]
+    loaded = group.exchange(lambda: _Load(module_or_state_dict, os.fspath(folder)).run(strict, threads))[group.rank]
+    if loaded.unsaved and group.rank == 0:
+        warnings.warn(f"buffers that are not saved keep their values: {_list(loaded.unsaved)}. If to_empty() made their memory, set them: "
+                      "make their module again (model.model.rotary_emb = type(model.model.rotary_emb)(model.config))", stacklevel=2)
+    return loaded
 
 
 class _Job(NamedTuple):
@@ -66,6 +74,7 @@ class _Load:
             key = _identity(tensor)
             self.tensors[key] = tensor
             self.names.setdefault(key, []).append(name)
+        self.unsaved = _unsaved(given) if isinstance(given, torch.nn.Module) else []
         self.files = read_folder(folder)
         self.model: Any = None
 
@@ -79,7 +88,7 @@ class _Load:
             reader.all(jobs, threads or min(16, os.cpu_count() or 1))
         finally:
             reader.close()
-        return Loaded(missing, unexpected, reader.bytes)
+        return Loaded(missing, unexpected, reader.bytes, self.unsaved)
 
     def _jobs(self) -> Tuple[List[_Job], List[str], List[str]]:
         """What this rank reads, and names of what the folder lacks and of what has no place."""
@@ -161,6 +170,12 @@ def _named(given: Any) -> Iterator[Tuple[str, torch.Tensor]]:
         for name, tensor in [*part._parameters.items(), *((n, b) for n, b in part._buffers.items() if n not in temporary)]:
             if tensor is not None:
                 yield clean_name(f"{prefix}.{name}" if prefix else name), tensor
+
+
+def _unsaved(module: torch.nn.Module) -> List[str]:
+    """Buffers that state_dict leaves out."""
+    return [clean_name(f"{prefix}.{name}" if prefix else name) for prefix, part in module.named_modules()
+            for name in getattr(part, "_non_persistent_buffers_set", ()) if part._buffers.get(name) is not None]
 
 
 def _shards(name: str, tensor: torch.Tensor) -> Iterator[Tuple[Box, torch.Tensor]]:

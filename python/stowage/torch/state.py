@@ -2,8 +2,8 @@
 """state_dict and load_state_dict in the format of torch.optim.AdamW.
 
 Each parameter has step (0-dim float32), exp_avg and exp_avg_sq in the parameter's shape, in host memory and fp32. Parameters
-of bf16 also have "master", which torch.optim.AdamW keeps and ignores. The state of a DTensor is a DTensor with the same
-placements whose shard is in host memory.
+of bf16 also have "master", which torch.optim.AdamW keeps and does not train: `match_masters`. The state of a DTensor is a DTensor
+with the same placements whose shard is in host memory.
 """
 
 from __future__ import annotations
@@ -121,6 +121,22 @@ def _load_member(part: Part, member: Member, row: Optional[Mapping[str, Any]]) -
         else:
             value = torch.zeros((), dtype=torch.float32).expand(member.shape)
         part.write(component, member, value)
+
+
+def match_masters(part: Part) -> List[str]:
+    """Set the elements of masters that do not round to their parameters to the parameters'. Names of the parameters. Element by
+    element, so that no result depends on the sharding."""
+    found: List[str] = []
+    for member in part.members if "master" in part.components else []:
+        if not member.elements:
+            continue
+        master, param = part.read("master", member), local(member.param).cpu()
+        rounded = master.to(param.dtype)
+        differ = (rounded != param) & ~(rounded.isnan() & param.isnan())
+        if differ.any():
+            part.write("master", member, torch.where(differ, param.to(master.dtype), master))
+            found.append(member.name)
+    return found
 
 
 def _shard(member: Member, value: Any) -> torch.Tensor:

@@ -31,6 +31,8 @@ class Result(NamedTuple):
     received_bytes: int
     own_bytes: int
 
+_CLOSED = "the WeightSync was closed"
+
 
 class _Half:
     """A set of buffers, and the messages between them that are under way. Round r uses set r % HALVES."""
@@ -52,8 +54,8 @@ class WeightSync:
     point, with its own source (None: it has nothing) and its own target (None: it gets nothing), and calls sync at the same points.
 
     dtype: what weights are cast to before they are sent: a dtype, None for each tensor's own, or a function of the name.
-    bucket_bytes: of one set of buffers of a rank; there are two. check=True compares sums of the source's and the target's bits.
-    device: where buffers lie; None: where the source is, or the current GPU. timeout: seconds without progress before an error.
+    bucket_bytes: of one set of buffers of a rank, at least 1 MiB; there are two. check=True compares sums of the source's and the
+    target's bits. device: where buffers lie; None: where the source is, or the current GPU. timeout: seconds without progress before an error.
     """
 
     def __init__(self, source: Union[torch.nn.Module, Sequence[Tuple[str, torch.Tensor]], None], target: Optional[Target] = None, *,
@@ -225,7 +227,8 @@ class WeightSync:
         and the peer. If the target of this rank fails, the other ranks still finish, and the next sync may succeed; after a rank
         was stopped or lost, make a new process group and a new WeightSync."""
         if self._broken is not None:
-            raise _native.Error(f"sync of step {step}: an earlier sync failed ({self._broken}); make a new WeightSync")
+            why = self._broken if self._broken == _CLOSED else f"an earlier sync failed ({self._broken})"
+            raise _native.Error(f"sync of step {step}: {why}; make a new WeightSync")
         start = time.monotonic()
         run = _Run(self, step)
         try:
@@ -265,7 +268,7 @@ class WeightSync:
 
     def close(self) -> None:
         """Free the buffers and disconnect."""
-        self._broken = self._broken or "it was closed"
+        self._broken = self._broken or _CLOSED
         self._target.close()
         self._rounds.close()
         self._schedule.close()

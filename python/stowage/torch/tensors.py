@@ -20,6 +20,11 @@ def is_loaded_instance(value: Any, module: str, name: str) -> bool:
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
+def check_dtype(name: str, dtype: torch.dtype) -> None:
+    if dtype not in DTYPES:
+        raise _native.Error(f"{name}: found {dtype}, expected torch.float32 or torch.bfloat16")
+
+
 def is_distributed(tensor: torch.Tensor) -> bool:
     kind = type(tensor)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
@@ -103,8 +108,7 @@ class Member:
             raise _native.Error(f"{name}: found a meta tensor, expected memory; materialise the model before the first step")
         if shard.layout != torch.strided:
             raise _native.Error(f"{name}: found layout {shard.layout}, expected a dense parameter")
-        if shard.dtype not in DTYPES:
-            raise _native.Error(f"{name}: found {shard.dtype}, expected torch.float32 or torch.bfloat16")
+        check_dtype(name, shard.dtype)
         if not is_dense(shard):
             raise _native.Error(f"{name}: its elements do not fill their memory (shape {tuple(shard.shape)}, strides "
                                 f"{shard.stride()})")
