@@ -98,7 +98,8 @@ static uint32_t depths(const stw_cost *cost, const uint32_t *tried, bool streams
     return n;
 }
 
-static stw_status add_rings(stw_cost *cost, const stw_engine *engine, stw_error *err) {
+static stw_status add_rings(stw_cost *cost, const stw_engine *engine, bool seconds,
+                            stw_error *err) {
     bool streams = false;
     for (uint32_t p = 0; p < cost->n_places; p++)
         streams = streams || stw_place_slot_element_bytes(cost->job, &cost->places[p]) > 0;
@@ -117,7 +118,7 @@ static stw_status add_rings(stw_cost *cost, const stw_engine *engine, stw_error 
             if (n_depths > 1 && counts[d] * sizes[b] > most) continue;
             cost->rings[cost->n_rings++] = (stw_cost_ring){counts[d], sizes[b]};
         }
-    const bool large = engine->spec.own_process && n_depths > 1 && n_sizes > 1;
+    const bool large = seconds && engine->spec.own_process && n_depths > 1 && n_sizes > 1;
     for (size_t i = 0; i < N_AHEAD && large; i++)
         if (stw_times(AHEAD[i].depth, AHEAD[i].bucket_bytes) <=
             cost->job->cluster->gpu.memory_bytes / AHEAD_PART)
@@ -442,7 +443,7 @@ static stw_status add_options(stw_build *b, const stw_engine *engine, stw_error 
     stw_status status = STW_STATUS_OK;
     stw_cost *cost = b->cost;
     STW_TRY(add_places(cost, engine, err));
-    STW_TRY(add_rings(cost, engine, err));
+    STW_TRY(add_rings(cost, engine, b->seconds, err));
     add_loads(cost);
     STW_TRY(measure_staging(b, err));
     b->programs = stw_pool_array(b->pool, (size_t)cost->n_places * STW_N_ACTS, sizeof *b->programs);

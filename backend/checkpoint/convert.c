@@ -35,10 +35,10 @@ typedef struct converter {
     stw_convert_result *result;
     stw_pool *pool;
     stw_convert_map map;
-    stw_saved_files *saved;    /* the files to be written, an entry for each tensor of the map */
-    char path[PATH_MAX]; /* the folder, without a slash at its end */
-    char work[PATH_MAX]; /* beside it */
-    int lock;            /* a descriptor of `work`; -1: it is not there */
+    stw_saved_files *saved; /* the files to be written, an entry for each tensor of the map */
+    char path[PATH_MAX];    /* the folder, without a slash at its end */
+    char work[PATH_MAX];    /* beside it */
+    int lock;               /* a descriptor of `work`; -1: it is not there */
     stw_plain_io *io;
     stw_plain **files;      /* [saved->n_files] */
     unsigned char *scratch; /* [SCRATCH_ELEMENTS] of the widest dtype */

@@ -26,7 +26,7 @@ typedef struct mapper {
     stw_convert_map *out;
     stw_safetensors **sets; /* [manifest.n_files] NULL: not read */
     bool **used;            /* [manifest.n_files][entries] the folder has it */
-    stw_saved_files *saved;       /* the model's parameters under published names */
+    stw_saved_files *saved; /* the model's parameters under published names */
     /* the tensor at hand */
     stored from;
     bool is_published; /* `from` is the published tensor, not the model's own */

@@ -54,7 +54,7 @@ grep -q "spread evenly over experts" free.txt || fail "the report does not say w
 
 # memory that rows overstate is used: params partly on the host
 plan spare --model Qwen3-4B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=48 GiB"
-awk -v share="$(sed -n 's/^  GPU  \[.*(\([0-9.]*\)%).*/\1/p' spare.txt)" 'BEGIN { exit !(share > 97.5 && share <= 98) }' ||
+awk -v share="$(sed -n 's/^  GPU  \[.*(\([0-9.]*\)%).*/\1/p' spare.txt)" 'BEGIN { exit !(share > 95 && share <= 98) }' ||
     fail "48 GiB: $(grep 'GPU  ' spare.txt)"
 # and makes plans fit: 0.28 GiB of host memory were missing by the rows
 plan edge --model Qwen3-1.7B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=14 GiB" --set "node.host.limit=22 GiB"

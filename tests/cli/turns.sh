@@ -35,7 +35,7 @@ fi
 
 # flags of Megatron-LM: a share of offloaded state where offload was asked for; overlap is told
 set -- --model Qwen3-14B --cluster h200-x4 --set engine=megatron --set batch.seq_len=16384 --set parallel.pp=4 --set batch.grad_accumulation=16 \
-    --set megatron.optimizer_cpu_offload=true --set node.gpu.memory=125.4GiB --set megatron.transformer_impl=transformer_engine
+    --set megatron.optimizer_cpu_offload=true --set node.gpu.memory=125.4GiB --set megatron.transformer_impl=transformer_engine --set megatron.precision_aware=true
 plan share "$@" -v
 share=$(sed -n 's/.*Set by the planner: .*optimizer_offload_fraction=\(0.[0-9]*\).*/\1/p' share.txt)
 [ -n "$share" ] || fail "no share of offloaded state was set: $(cat share.txt)"

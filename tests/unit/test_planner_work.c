@@ -9,7 +9,7 @@
 
 /* Forward, backward and a step by groups take some ten operations a block each. */
 #define OPERATIONS_PER_BLOCK 50
-#define MOST_PROGRAMS 1200
+#define MOST_PROGRAMS 1400
 #define WHOLE_PER_FIX 8 /* of a kind of rank: the search among plans, and the last one */
 
 static struct {

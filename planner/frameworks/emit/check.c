@@ -157,8 +157,12 @@ typedef struct excess {
     uint64_t planned, given;
 } excess;
 
-/* Of a model under other names: buckets and page-locked copies are rounded tensor by tensor. */
-static const double LOOSE_GPU = 0.002, LOOSE_HOST = 0.01;
+/* Of a model under other names: buckets are rounded tensor by tensor, and page-locked copies to
+ * powers of two, merged tensors to other ones. */
+static double loose_share(uint32_t memory) {
+    if (memory == STW_TIER_GPU) return 0.002;
+    return memory == STW_MEMORY_PAGE_LOCKED ? 0.05 : 0.01;
+}
 
 /* The largest relative difference; share 0: there is none.
  * @param named the models have other names of tensors, and merged ones: their files are other ones,
@@ -173,7 +177,7 @@ static excess compare_bytes(const stw_plan *a, const stw_plan *b, bool named) {
                 const uint64_t y = stw_peaks_bytes(&of_b[k], p, m);
                 const double base = (double)(x > y ? x : y);
                 const double share = x == y ? 0 : ((double)(x > y ? x - y : y - x)) / base;
-                const bool loose = named && share < (m == STW_TIER_GPU ? LOOSE_GPU : LOOSE_HOST);
+                const bool loose = named && share < loose_share(m);
                 if (share > most.share && !loose) most = (excess){share, p, m, x, y};
             }
     return most;
