@@ -158,7 +158,7 @@ const walk_case walk_cases[] = {
     {.name = "report", .arguments = {"stowage", "report", "{in}/tiny.json"}},
     {.name = "report md",
      .arguments = {"stowage", "report", "{in}/tiny.json", "{in}/run.json", "-o", "r.md"},
-     .outputs = {"r.md"}},
+     .outputs = {"r.md", "r-memory.svg", "r-tiers.svg"}},
     {.name = "report csv",
      .arguments = {"stowage", "report", "{in}/tiny.json", "-o", "r.csv"},
      .outputs = {"r.csv"}},
