@@ -161,8 +161,11 @@ class Checkpoint:
         self._saved.check_open()
         self.wait()
         found = self._group.exchange(lambda: self._find(step))
-        if step is None and self._group.rank == 0:
-            self._warn_of_partial(found[0][0] if found[0] is not None else -1)
+        own = step is None and self._group.rank == 0
+        partial = self._group.exchange(lambda: self._partial() if own else [])  # no rank begins its next save meanwhile
+        for number, text in partial[0] if own else []:
+            if number > (found[0][0] if found[0] is not None else -1):
+                warnings.warn(text, stacklevel=2)
         if set(found) == {None}:
             return None
         if len(set(found)) > 1:
@@ -199,14 +202,15 @@ class Checkpoint:
             raise
         return self._stored.step, self._stored.save
 
-    def _warn_of_partial(self, step: int) -> None:
-        """Of newer saves that not all ranks ended."""
+    def _partial(self) -> List[Tuple[int, str]]:
+        """Steps whose saves not all ranks ended, and what to say of them."""
+        found = []
         for name in sorted(os.listdir(self.folder) if os.path.isdir(self.folder) else []):
             match = _STEP.match(name)
-            if match is None or int(match[1]) <= step:
-                continue
-            path = os.path.join(self.folder, name)
-            warnings.warn(f"{path}: passed over: it is not complete: {_lacking(path)}. All ranks call save()", stacklevel=3)
+            if match is not None:
+                path = os.path.join(self.folder, name)
+                found.append((int(match[1]), f"{path}: passed over: it is not complete: {_lacking(path)}. All ranks call save()"))
+        return found
 
     def _verify(self, stored: Stored) -> int:
         for key in [STEP, GROUPS]:
