@@ -187,7 +187,7 @@ stw_status stw_run_sync_pack(stw_rank_run *run, const stw_op *op, stw_error *err
 stw_status stw_run_sync_place(stw_rank_run *run, const stw_op *op, stw_error *err) {
     const buffers b = buffers_of(run->sync, op->unit);
     void *stream = run->backend->native_stream(run->device, op->stream);
-    if (op->component == STW_COMPONENT_ROLLOUT_WEIGHTS)
+    if (op->component == STW_COMPONENT_ROLLOUT_WEIGHTS && !stw_sync_is_in_place(run->job))
         return stw_sync_device_collect(run->sync->device, op->unit, address(run, b.bucket), stream,
                                        err);
     return stw_sync_device_place(run->sync->device, op->unit, address(run, b.receive),

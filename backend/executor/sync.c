@@ -165,6 +165,11 @@ static void add_from_source(stw_sync_device *device, uint32_t source, const stw_
     }
 }
 
+/* Does the caller say where targets lie? */
+static bool has_targets(const stw_sync_device *device) {
+    return device->places != NULL && device->places->targets != NULL;
+}
+
 static void add_copy(stw_sync_device *device, const stw_sync_copy *s) {
     const stw_sync_job *job = device->job;
     const stw_sync_piece *source = s->source != STW_SYNC_NONE ? &job->sources[s->source] : NULL;
@@ -180,6 +185,7 @@ static void add_copy(stw_sync_device *device, const stw_sync_copy *s) {
     strides_of_box(&s->box, width, c.from_stride);
     strides_of_box(&s->box, width, c.to_stride);
     if (target != NULL && target->memory != STW_SYNC_NONE) {
+        if (has_targets(device)) target = &device->places->targets[s->target];
         write_piece(&c, target, STW_BOX_FIRST_BASE + device->n[0], &s->box);
     } else if (target != NULL) {
         const stw_box *part = stw_sync_schedule_lot(device->schedule, s->lot);
@@ -209,16 +215,12 @@ static void add_places(stw_sync_device *device, uint32_t round, bool own) {
     end_list(device);
 }
 
-static bool collects(const stw_sync_device *device) {
-    return device->places != NULL && device->places->targets != NULL;
-}
-
 /* Out of a bucket, to the target that it is a part of. */
 static void add_collecting(stw_sync_device *device, uint32_t round) {
     const stw_sync_view *v = device->view;
     for (uint32_t i = v->first_part[round]; i < v->first_part[round + 1]; i++) {
         const stw_sync_part *part = &v->parts[i];
-        if (!collects(device)) break;
+        if (!has_targets(device)) break;
         const stw_sync_piece *target = &device->places->targets[part->target];
         stw_box_copy c = {.from = part->offset,
                           .from_base = STW_BOX_FROM_BUFFER,
@@ -286,9 +288,9 @@ static void add_lists(stw_sync_device *device) {
         add_places(device, r, false);
         add_collecting(device, r);
     }
-    for (uint32_t t = 0; t < device->job->n_tensors && collects(device); t++)
+    for (uint32_t t = 0; t < device->job->n_tensors && has_targets(device); t++)
         add_source_digests(device, t);
-    for (uint32_t i = 0; i < device->job->n_targets && collects(device); i++)
+    for (uint32_t i = 0; i < device->job->n_targets && has_targets(device); i++)
         add_target_digest(device, &device->places->targets[i]);
 }
 
@@ -335,7 +337,7 @@ static void see_all(stw_sync_device *device) {
     const stw_sync_view *v = device->view;
     for (uint32_t i = 0; i < v->first_pack[device->rounds]; i++) see_copy(device, &v->packs[i]);
     for (uint32_t i = 0; i < v->first_place[device->rounds]; i++) see_copy(device, &v->places[i]);
-    for (uint32_t i = 0; i < v->first_part[device->rounds] && collects(device); i++)
+    for (uint32_t i = 0; i < v->first_part[device->rounds] && has_targets(device); i++)
         see_piece(device, &device->places->targets[v->parts[i].target], 1);
     if (device->places == NULL) return;
     for (uint32_t i = 0; i < device->places->first_part[device->job->n_tensors]; i++)

@@ -19,7 +19,7 @@ typedef struct piece_sync {
     stw_extent room; /* of both sets */
     buffers sets[2];
     uint32_t exchanged; /* the last one */
-    bool executed;
+    bool executed, in_place;
     stw_rank_group group;
     double on_host; /* share of this rank's parameters */
 } piece_sync;
@@ -95,23 +95,25 @@ static void exchange(piece_sync *s, uint32_t round) {
 }
 
 /* From the receive buffer, from what was packed and from the rank's other parameters into the
- * bucket, and from there to the rollout's weights: its process copies, or the run that executes the
- * plan in its place. */
+ * rollout's weights, or into the bucket and from there to the weights: its process copies, or the
+ * run that executes the plan in its place. */
 static void place(piece_sync *s, uint32_t round) {
     const stw_sync_load *load = &s->kind->rounds[round];
     buffers *set = &s->sets[round % s->plan->sets];
     stw_op op = staged(STW_OP_PLACE, STW_STREAM_COMPUTE, round);
     if (!s->kind->places[round]) return;
-    op.from_offset_bytes = set->receive;
+    op.from_offset_bytes = s->in_place ? STW_OFFSET_EXTERNAL : set->receive;
     op.offset_bytes = set->bucket;
     op.bytes = load->placed;
     op.params = load->placed / s->plan->element;
     op.after[0] = set->exchanged;
     op.after[1] = read_host(s, load->own - load->own_sent, round, s->room.alloc);
-    op.after[0] = stw_append(s->b, op);
-    op.after[1] = STW_OP_NONE;
+    if (!s->in_place) {
+        op.after[0] = stw_append(s->b, op);
+        op.after[1] = STW_OP_NONE;
+        op.from_offset_bytes = set->bucket;
+    }
     op.component = STW_COMPONENT_ROLLOUT_WEIGHTS;
-    op.from_offset_bytes = op.offset_bytes = set->bucket;
     if (s->executed) op.offset_bytes = s->b->layout->rollout_offset_bytes;
     set->placed = stw_append(s->b, op);
 }
@@ -152,6 +154,7 @@ void stw_build_piece_sync(stw_builder *b) {
     if (stw_role_is_alone(b->job->roles, (uint32_t)(role - b->job->run->roles) + 1))
         s.group = STW_RANK_GROUP_SYNC;
     s.kind = &s.plan->kinds[b->layout->kind];
+    s.in_place = stw_sync_is_in_place(b->job);
     s.on_host = share_on_host(b);
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_WEIGHT_SYNC,
                                          .repeat = STW_REPEAT_EVERY_ITERATION,

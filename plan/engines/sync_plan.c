@@ -68,7 +68,7 @@ static stw_status add_targets(const stw_job *job, uint32_t t, stw_dtype dtype, p
     const uint32_t number = role_number(job);
     const stw_job_role *of = &job->roles[number];
     const stw_rollout_role role = stw_rollout_resolve(job, number);
-    const bool alone = stw_role_is_alone(job->roles, number);
+    const bool in_place = stw_sync_is_in_place(job);
     const uint32_t first = of->first_node * job->ranks_per_node;
     stw_box boxes[STW_ROLLOUT_BOXES];
     for (uint32_t i = 0; i < stw_job_role_ranks(job, number); i++) {
@@ -77,7 +77,7 @@ static stw_status add_targets(const stw_job *job, uint32_t t, stw_dtype dtype, p
             const stw_sync_piece piece = {.box = boxes[k],
                                           .rank = first + i,
                                           .tensor = t,
-                                          .memory = alone ? 0 : STW_SYNC_NONE,
+                                          .memory = in_place ? 0 : STW_SYNC_NONE,
                                           .dtype = dtype};
             STW_TRY(add_piece(out, &piece, err));
         }
@@ -303,6 +303,10 @@ bool stw_sync_is_executed(const stw_job *job) {
     const stw_role *role = stw_synced_role(job);
     return role != NULL && stw_dtype_bits(role->dtype) >= 16 &&
            stw_run_spec_parks(job->run) == NULL && !stw_role_is_alone(job->roles, role_number(job));
+}
+
+bool stw_sync_is_in_place(const stw_job *job) {
+    return stw_role_is_alone(job->roles, role_number(job)) || stw_synced_role(job)->update_in_place;
 }
 
 stw_status stw_sync_gpu_room(const stw_job *job, uint32_t kind, uint64_t *buffers,

@@ -3,7 +3,8 @@
  * has, which buffers ranks need, and what they send and receive. Sources are the pieces that the
  * engine's partition gives to the trainer's ranks; targets are the pieces that the layers of each
  * rank of the first rollout role hold. A rollout on the trainer's nodes is a process of its own: it
- * is handed over the buckets of its GPU's trainer. One on nodes of its own receives in place. */
+ * is handed over the buckets of its GPU's trainer, or its weights are opened
+ * (roles.N.update_in_place). One on nodes of its own receives in place. */
 #ifndef STW_PLAN_ENGINES_SYNC_PLAN_H
 #define STW_PLAN_ENGINES_SYNC_PLAN_H
 
@@ -43,6 +44,8 @@ STW_MUST_USE stw_status stw_sync_job_of(const stw_job *job, stw_pool *pool, stw_
 /** Does Stowage execute the sync? To a rollout on the trainer's nodes, in 16 bits or more: other
  * nodes' ranks are not of a run, and engines quantize what they load. */
 bool stw_sync_is_executed(const stw_job *job);
+/** Does it write into the rollout's weights? Otherwise it fills buckets to copy from. */
+bool stw_sync_is_in_place(const stw_job *job);
 /** Bytes of GPU memory of a kind of rank above its regions: buffers, and then what the rollout on
  * its GPU holds. 0 unless the sync is executed. */
 STW_MUST_USE stw_status stw_sync_gpu_room(const stw_job *job, uint32_t kind, uint64_t *buffers,

@@ -199,8 +199,9 @@ static stw_status check_unit(checker *c, stw_error *err) {
 
 /* A piece in its staging slot, where this rank has one. */
 static stw_status check_staged(checker *c, stw_error *err) {
-    bool out = c->op->kind == STW_OP_PLACE;
-    if (!held(c, c->op->to, out ? c->op->from_offset_bytes : c->op->offset_bytes, c->op->bytes))
+    const bool out = c->op->kind == STW_OP_PLACE;
+    const uint64_t at = out ? c->op->from_offset_bytes : c->op->offset_bytes;
+    if (!(out && at == STW_OFFSET_EXTERNAL) && !held(c, c->op->to, at, c->op->bytes))
         return stw_fail(err, STW_STATUS_BUG, stw_op_kind_name(c->op->kind),
                         "operation %u works on staging in %s that is not allocated", c->index,
                         stw_tier_name(c->op->to));

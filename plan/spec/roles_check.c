@@ -17,12 +17,7 @@ static const char *const not_of_rollout[] = {"parallel.dp_shard",
                                              "placement.params",
                                              NULL};
 
-static const char *const not_of_models[] = {
-    "parallel.",     "gpu_memory_utilization", "kv_dtype",
-    "max_model_len", "max_num_seqs",           "max_num_batched_tokens",
-    "enforce_eager", "free_cache_engine",      "sleep_level",
-    "update_bucket", "builds_trainer_model",   NULL};
-static const char *const not_of_critic[] = {"parallel.",
+static const char *const not_of_models[] = {"parallel.",
                                             "gpu_memory_utilization",
                                             "kv_dtype",
                                             "max_model_len",
@@ -32,10 +27,15 @@ static const char *const not_of_critic[] = {"parallel.",
                                             "free_cache_engine",
                                             "sleep_level",
                                             "update_bucket",
+                                            "update_in_place",
                                             "builds_trainer_model",
-                                            "dtype",
-                                            "placement.params",
                                             NULL};
+static const char *const not_of_critic[] = {
+    "parallel.",     "gpu_memory_utilization", "kv_dtype",
+    "max_model_len", "max_num_seqs",           "max_num_batched_tokens",
+    "enforce_eager", "free_cache_engine",      "sleep_level",
+    "update_bucket", "update_in_place",        "builds_trainer_model",
+    "dtype",         "placement.params",       NULL};
 
 typedef struct role_check {
     const stw_run_spec *run;
@@ -125,6 +125,19 @@ static stw_status check_shared(const role_check *c, stw_error *err) {
     return status;
 }
 
+/* Why the sync cannot write into the rollout's weights. NULL: it can. */
+static const char *why_not_in_place(const role_check *c, bool sleeps) {
+    if (!is_synced(c) || !stw_run_spec_engine(c->run)->own_process)
+        return "false, because this trainer's engine does not write into the role's weights";
+    if (strcmp(c->role->with, "none") == 0)
+        return "false, because roles on own nodes receive in place anyway";
+    if (stw_dtype_bits(c->role->dtype) < 16)
+        return "false, because the inference engine quantizes what it loads";
+    return sleeps ? "false, because weights that sleep (free_cache_engine) are in memory that no "
+                    "other process can open"
+                  : NULL;
+}
+
 /* Keys that another key of the role leaves without effect. */
 static stw_status check_pairs(const role_check *c, stw_error *err) {
     const stw_role *role = c->role;
@@ -145,6 +158,9 @@ static stw_status check_pairs(const role_check *c, stw_error *err) {
                       "its default, because no weights are synced to the role: it is not the first "
                       "rollout, or the trainer's engine has no weight sync",
                       err);
+    const char *in_place = why_not_in_place(c, sleeps);
+    if (role->update_in_place && in_place != NULL)
+        return refuse(c, "update_in_place", "true", in_place, err);
     if (role->builds_trainer_model && shares)
         return refuse(c, "builds_trainer_model", "true",
                       "false, because the trainer's model is on the nodes that it shares", err);

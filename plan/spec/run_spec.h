@@ -130,7 +130,7 @@ typedef struct stw_role {
     uint32_t kv_dtype;      /* a stw_dtype; STW_AUTO: the dtype of activations */
     uint64_t max_model_len; /* 0: the model's positions */
     uint64_t max_num_seqs, max_num_batched_tokens, update_bucket_bytes;
-    bool enforce_eager, builds_trainer_model;
+    bool enforce_eager, update_in_place, builds_trainer_model;
     uint32_t free_cache_engine; /* sleeps between rollouts; STW_AUTO: only on shared nodes */
     uint32_t sleep_level;       /* STW_AUTO: the engine's own */
 } stw_role;

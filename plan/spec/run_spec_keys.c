@@ -204,6 +204,9 @@ static const stw_spec_row role_rows[] = {
     {BYTES("update_bucket"), OF(update_bucket_bytes), .fallback = "1 GiB",
      .also = "bucket update_weights_bucket_megabytes update_weight_buffer_size",
      .note = "of the weight sync to the first rollout", BOUNDS(4096, 1099511627776.0)},
+    {BOOL("update_in_place"), OF(update_in_place), .fallback = "false",
+     .note = "true: the weight sync writes into the rollout's weights, not into a bucket that its "
+             "process copies from"},
     {BOOL("builds_trainer_model"), OF(builds_trainer_model), .fallback = "false",
      .note = "on own nodes: holds the trainer's parameters, too"},
 };

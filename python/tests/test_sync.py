@@ -34,8 +34,11 @@ params = {"a.weight": torch.zeros(1500, 700, dtype=bf16), "half": column_slice("
           "head": column_slice("b.weight", torch.full((16, 8), 7.0, dtype=bf16), 1, pad=True)}
 if what == "lacks":
     params["d.weight"] = torch.zeros(1, dtype=bf16)
+for value in params.values() if what in ("direct", "direct killed") else []:
+    for piece in value if isinstance(value, list) else [value]:
+        getattr(piece, "into", piece).share_memory_()
 try:
-    receiver = Receiver(address, params, timeout=20)
+    receiver = Receiver(address, params, direct=what.startswith("direct"), timeout=20)
 except stowage.Error as failure:
     print("refused:", failure)
     sys.exit(0)
@@ -49,6 +52,12 @@ for step in [1, 2, 3]:
                 raise RuntimeError("its memory is not there")
             old(number, half)
         receiver._take = take
+    if step == 2 and what == "direct killed":
+        send = receiver._channel.send
+        def answer(message):
+            send(message)
+            os.kill(os.getpid(), signal.SIGKILL)
+        receiver._channel.send = answer
     try:
         assert receiver.receive(20) == step and receiver.version == step
         torch.save({"a": params["a.weight"], "half": params["half"].into, "two": [s.into for s in params["two"]],
@@ -313,9 +322,14 @@ class AnotherProcess(unittest.TestCase):
         return address, child
 
     def test_slices_of_every_step(self) -> None:
+        for what in ["whole", "direct"]:
+            with self.subTest(what=what):
+                self.slices_of_every_step(what)
+
+    def slices_of_every_step(self, what: str) -> None:
         given = model()
         with tempfile.TemporaryDirectory() as folder:
-            address, child = self.start(folder, "whole")
+            address, child = self.start(folder, what)
             with WeightSync(given, Process(address), bucket_bytes=MIB, check=True, timeout=20, device="cpu") as sync:
                 for step in [1, 2, 3]:
                     for _, tensor in given:
@@ -350,6 +364,20 @@ class AnotherProcess(unittest.TestCase):
                     print(target.version)
                 if what == "refuses":
                     self.assertIn("no version: the weights are a mixture of step 1 and step 2", child.communicate(timeout=20)[0])
+
+    def test_direct_receivers_that_die_or_cannot_share(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            address, child = self.start(folder, "direct killed")
+            with WeightSync(model(), Process(address), bucket_bytes=MIB, timeout=20, device="cpu") as sync:
+                sync.sync(1)
+                with self.assertRaisesRegex(stowage.Error, f"sync of step 2: receiver {address}: .*it ended, or was killed"):
+                    sync.sync(2)
+            self.assertEqual(child.wait(20), -signal.SIGKILL)
+        with tempfile.TemporaryDirectory() as folder:
+            address, child = self.start(folder, "direct, not shared")
+            with self.assertRaisesRegex(stowage.Error, "receiver .*: direct: found weights in memory of this process alone"):
+                WeightSync(model(), Process(address), timeout=20, device="cpu")
+            self.assertIn("refused: direct: found weights", child.communicate(timeout=20)[0])
 
     def test_a_receiver_that_wants_what_is_not_there(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

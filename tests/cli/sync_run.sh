@@ -54,9 +54,11 @@ for model in dense moe; do
             for bucket in "1 MiB" "64 MiB" "1 GiB"; do
                 turn=$((turn + 1)) # placements take turns with buckets
                 case $((turn % 3)) in 0) place= ;; 1) place=$host ;; 2) place=$nvme ;; esac
+                in_place= # every other time
+                [ "$((turn % 2))" = 0 ] || in_place=", free_cache_engine: false, gpu_memory_utilization: 0.5, update_in_place: true"
                 # shellcheck disable=SC2086
                 plan "$ranks" $place --set "roles=[{name: rollout, kind: rollout, engine: vllm, max_model_len: 1k, max_num_seqs: 4,
-                    max_num_batched_tokens: 1024, update_bucket: $bucket, parallel: {tp: $tp}}]"
+                    max_num_batched_tokens: 1024, update_bucket: $bucket, parallel: {tp: $tp}$in_place}]"
                 grep -A4 '"phase": "weight_sync"' plan.json | grep -q '"by": "stowage"' || fail "the plan does not say who executes the sync: $what"
                 execute "$ranks" --steps 2
                 [ "$(of weight_sync version)" = 2 ] || fail "$model, $ranks ranks, $what: no version 2"
@@ -64,6 +66,7 @@ for model in dense moe; do
                 [ "$(of weight_sync sent_bytes)" = "$(of weight_sync received_bytes)" ] || fail "$what: not all that was sent came"
                 "$STOWAGE" validate plan.json run.json >validate.txt || { cat validate.txt; fail "validate: $what"; }
                 "$STOWAGE" validate -v plan.json run.json >validate.txt || fail "validate -v: $what"
+                [ "$ranks" != 1 ] || [ -z "$in_place" ] || continue # no buffers
                 sed -n '/^ *weight_sync/,$p' validate.txt | grep -q 'GPU stage .*within' || fail "$what: the sync's buffers are not judged"
             done
         done

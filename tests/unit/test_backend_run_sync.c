@@ -9,17 +9,24 @@
 
 #include "backend/executor/run_sync.h"
 #include "core/log.h"
+#include "plan/engines/sync_plan.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 
 static const fixture_size size = {2, 64, 128, 515};
 
-static stw_plan *planned(stw_place place, bool rollout) {
-    static const char *const with[] = {"roles=[{name: rollout, update_bucket: 1 MiB}]", NULL};
-    static const char *const without[] = {NULL};
+typedef enum target { NO_ROLLOUT, BUCKETS, IN_PLACE } target;
+
+static stw_plan *planned(stw_place place, target to) {
+    static const char *const roles[][2] = {
+        [NO_ROLLOUT] = {NULL},
+        [BUCKETS] = {"roles=[{name: rollout, update_bucket: 1 MiB}]", NULL},
+        [IN_PLACE] = {"roles=[{name: rollout, update_bucket: 1 MiB, free_cache_engine: false, "
+                      "gpu_memory_utilization: 0.5, update_in_place: true}]",
+                      NULL}};
     const uint32_t all = UINT32_MAX;
     stw_cluster cluster = fixture_cluster(1);
-    stw_plan *plan = fixture_plan(size, &cluster, rollout ? with : without);
+    stw_plan *plan = fixture_plan(size, &cluster, roles[to]);
     fixture_state(plan, 1, &place, &all);
     CHECK_OK(stw_plan_derive(plan, err));
     CHECK_OK(stw_plan_check(plan, true, err));
@@ -86,15 +93,18 @@ static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM_ALL, FIXTURE
 enum { N_PLACES = 3 };
 
 static void what_the_rollout_has(void) {
-    for (int p = 0; p < N_PLACES; p++) {
-        stw_plan *plan = planned(places[p], true);
+    for (int p = 0; p < 2 * N_PLACES; p++) {
+        stw_plan *plan = planned(places[p / 2], p % 2 == 0 ? BUCKETS : IN_PLACE);
         stw_run_synced synced;
         spoil s = {.after = UINT32_MAX};
         CU_ASSERT_EQUAL(mismatched(plan, &s, false, &synced), 0);
         CU_ASSERT_EQUAL(synced.version, 3);
         CU_ASSERT_TRUE(synced.messages == 0 && synced.sent_bytes == 0 && synced.rounds > 0);
         CU_ASSERT_EQUAL(s.arena, s.planned);
-        s.after = 0; /* the next sync makes it whole */
+        uint64_t buffers = 0, weights = 0;
+        CHECK_OK(stw_sync_gpu_room(plan->job, 0, &buffers, &weights, err));
+        CU_ASSERT_EQUAL(buffers > 0, p % 2 == 0); /* one rank sends nothing: buckets alone */
+        s.after = 0;                              /* the next sync makes it whole */
         CU_ASSERT_EQUAL(mismatched(plan, &s, false, &synced), 0);
         s.after = 2;
         for (s.at = 0; s.at < 2 * plan->job->model->params; s.at += plan->job->model->params - 1)
@@ -109,7 +119,7 @@ static void what_a_folder_has(void) {
     snprintf(path, sizeof path, "%s/out", folder);
     snprintf(file, sizeof file, "%s/model.safetensors", path);
     for (int p = 0; p < 2 * N_PLACES; p++) {
-        stw_plan *plan = planned(places[p / 2], p % 2 == 1);
+        stw_plan *plan = planned(places[p / 2], p % 2 == 1 ? BUCKETS : NO_ROLLOUT);
         stw_run_synced synced;
         spoil s = {.after = UINT32_MAX, .folder = path};
         CU_ASSERT_EQUAL(mismatched(plan, &s, true, &synced), 0);

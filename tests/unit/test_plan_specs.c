@@ -120,7 +120,7 @@ static const char changed_run[] =
     "   parallel: {tp: 8}, gpu_memory_utilization: 0.8, kv_dtype: auto, max_model_len: 32768,\n"
     "   max_num_seqs: 256, max_num_batched_tokens: 16384,\n"
     "   enforce_eager: true, free_cache_engine: false, sleep_level: 2,\n"
-    "   update_bucket: 1 GiB, builds_trainer_model: true}\n"
+    "   update_bucket: 1 GiB, update_in_place: true, builds_trainer_model: true}\n"
     "- {name: judge, kind: reward, with: none, dtype: fp8, kv_dtype: fp8}\n";
 
 static void terms_have_words(void) {
@@ -260,6 +260,7 @@ static void check_changed(const stw_run_spec *run) {
     CU_ASSERT_EQUAL(rollout->gpu_memory_utilization, 0.8);
     CU_ASSERT_EQUAL(rollout->update_bucket_bytes, 1u << 30);
     CU_ASSERT_TRUE(rollout->builds_trainer_model && rollout->enforce_eager);
+    CU_ASSERT_TRUE(rollout->update_in_place);
     CU_ASSERT_STRING_EQUAL(judge->name, "judge");
     CU_ASSERT_EQUAL(judge->kind, STW_ROLE_REWARD);
     CU_ASSERT_STRING_EQUAL(judge->with, "none");

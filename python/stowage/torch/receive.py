@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights to another process on the same GPU (or host): buckets are shared memory, opened once, and a Unix socket carries
-what they hold.
+"""Weights to another process on the same GPU (or host), through shared memory that is opened once: buckets of the sender, or
+the receiver's own weights. A Unix socket carries what happens.
 
-Messages are JSON after a length of four bytes:
+Messages are JSON after a length of four bytes. Through buckets:
 
     sender                                     receiver
     {"tensors", "aliases", "device"}      ->
@@ -15,17 +15,24 @@ Messages are JSON after a length of four bytes:
     {"end": step, "sums": [...]}          ->                       sums: if asked for
                                           <-   {"done": step}
 
-Both sides may answer {"error": text} instead. On a GPU neither side waits for it in a round: each bucket has an event behind the work
+Into the receiver's weights (Receiver(direct=True)):
+
+                                          <-   {"wants": ..., "memory": handles, "places": [[memory, offset, strides], ...]}
+    {"rounds": null}                      ->
+                                          <-   {"ready": true}
+    {"begin": step}                       ->                       of every sync
+                                          <-   {"ready": step}     the receiver's work on the GPU is done
+    {"end": step, "sums": [...]}          ->
+                                          <-   {"done": step}
+
+Both sides may answer {"error": text} instead. Through buckets on a GPU neither side waits for it in a round: each bucket has an event behind the work
 that fills it, and one behind the work that takes it, and streams of the other process wait for these.
 """
 
 from __future__ import annotations
 
 import array
-import base64
-import ctypes
 import json
-import mmap
 import os
 import socket
 import stat
@@ -37,10 +44,13 @@ import torch
 
 from .. import _native
 from .boxes import BYTES, TORCH, Slice, Want, Wanted, bit_sum, product, show, wants_of
+from .shared import (MemoryTable, gpu_name, host_bucket, new_events, open_event, open_places, open_shared, share, share_events,
+                     share_places)
 from .target import Delivery, Table, Target, Versioned
 from .tensors import on_device
 
 LONGEST = 1 << 30  # bytes of a message
+MOST_DESCRIPTORS = 200  # in a message: the kernel takes 253
 
 
 class Refused(_native.Error):
@@ -97,6 +107,16 @@ class Channel:
             raise _native.Error(f"{self.peer}: found {len(found)} descriptors, expected {n}")
         return list(found)
 
+    def send_descriptors(self, descriptors: Sequence[int]) -> None:
+        for i in range(0, len(descriptors), MOST_DESCRIPTORS):
+            self.send({"descriptors": True}, descriptors[i:i + MOST_DESCRIPTORS])
+
+    def take_descriptors(self, n: int) -> List[int]:
+        """The descriptors of one message."""
+        out = self.descriptors(n)
+        self.receive()
+        return out
+
     def _bytes(self, n: int, end: Optional[float], wait: float) -> bytes:
         out = bytearray()
         while len(out) < n:
@@ -121,52 +141,6 @@ class Channel:
         self.connection.close()
 
 
-# ---- buckets that two processes see ------------------------------------------------------------
-
-
-def host_bucket(size: int, descriptor: Optional[int] = None) -> Tuple[torch.Tensor, int]:
-    """Shared host memory, new or behind a descriptor, and its descriptor."""
-    if descriptor is None:
-        descriptor = os.memfd_create("stowage-bucket", os.MFD_CLOEXEC)
-        os.truncate(descriptor, max(size, 1))
-    return torch.frombuffer(mmap.mmap(descriptor, max(size, 1)), dtype=torch.uint8), descriptor
-
-
-def gpu_name(device: torch.device) -> str:
-    """The same in every process, whatever CUDA_VISIBLE_DEVICES says."""
-    properties = torch.cuda.get_device_properties(device)
-    return str(getattr(properties, "uuid", properties.name))
-
-
-def share(bucket: torch.Tensor) -> Dict[str, Any]:
-    """The handle of a bucket in GPU memory, as torch.multiprocessing sends it."""
-    storage = bucket.untyped_storage() if hasattr(bucket, "untyped_storage") else bucket.storage().untyped()
-    fields = storage._share_cuda_()[1:]
-    return {"handle": [base64.b64encode(f).decode() if isinstance(f, bytes) else f for f in fields],
-            "bytes_at": [i for i, f in enumerate(fields) if isinstance(f, bytes)], "offset": bucket.storage_offset()}
-
-
-def open_shared(handle: Mapping[str, Any], size: int, device: torch.device) -> torch.Tensor:
-    fields = [base64.b64decode(f) if i in handle["bytes_at"] else f for i, f in enumerate(handle["handle"])]
-    torch.cuda._lazy_init()
-    storage = torch.UntypedStorage._new_shared_cuda(device.index, *fields)
-    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, int(handle["offset"]), (size,), (1,))
-
-
-def share_events(events: Sequence[Any], device: torch.device) -> List[str]:
-    with on_device(device):  # torch makes an event on the current device when it is first used
-        return [base64.b64encode(event.ipc_handle()).decode() for event in events]
-
-
-def open_event(handle: str, device: torch.device) -> Any:
-    return torch.cuda.Event.from_ipc_handle(device, base64.b64decode(handle))
-
-
-def new_events() -> List[Any]:
-    """For the two buckets."""
-    return [torch.cuda.Event(interprocess=True) for _ in range(2)]
-
-
 class Process(Target):
     """A process on the same GPU, or on the same host if the weights are synced in host memory, that holds a Receiver of
     the same address (the path of a Unix socket, one per receiver). Each rank has a target of its own."""
@@ -176,7 +150,8 @@ class Process(Target):
     def __init__(self, address: str) -> None:
         self.address = os.fspath(address)
         self._channel: Optional[Channel] = None
-        self._wants: List[List[Any]] = []
+        self._wants: List[Want] = []
+        self._direct = False  # into the receiver's weights
         self._pending: Dict[int, int] = {}
         self._descriptors: List[int] = []
         self._buckets: List[torch.Tensor] = []
@@ -213,13 +188,21 @@ class Process(Target):
         self._channel = Channel(connection, f"receiver {self.address}", timeout)
         self._channel.send({"tensors": [[n, table.shapes[n], table.dtypes[n]] for n in table.shapes], "aliases": table.aliases,
                             "device": gpu_name(device) if device.type == "cuda" else "host"})
-        self._wants = self._channel.receive()["wants"]
+        answer = self._channel.receive()
+        self._direct = "places" in answer
+        into: Sequence[Optional[torch.Tensor]] = [None] * len(answer["wants"])
+        if self._direct:
+            dtypes = [TORCH[table.dtypes[name]] for name, _, _ in answer["wants"]]
+            counts = [tuple(count) for _, _, count in answer["wants"]]
+            descriptors = [d for n in answer["descriptors"] for d in self._channel.take_descriptors(n)]
+            into = open_places(MemoryTable(answer["memory"], answer["places"], descriptors), dtypes, counts, device)
+        self._wants = [Want(name, tuple(first), tuple(count), to) for (name, first, count), to in zip(answer["wants"], into)]
 
     def wants(self, table: Table, rank: int, world: int) -> List[Want]:
-        return [Want(name, tuple(first), tuple(count), None) for name, first, count in self._wants]
+        return self._wants
 
     def buckets(self, size: int, device: torch.device) -> List[torch.Tensor]:
-        if device.type == "cuda":
+        if device.type == "cuda" or self._direct:
             self._buckets = super().buckets(size, device)
         else:
             pairs = [host_bucket(size) for _ in range(2)]
@@ -228,6 +211,10 @@ class Process(Target):
         return self._buckets
 
     def open(self, rounds: Sequence[Sequence[Tuple[Delivery, int]]], bucket_bytes: int) -> None:
+        if self._direct:
+            self.channel.send({"rounds": None})
+            self.channel.receive()
+            return
         parts = [[[p.want, p.box[0], p.box[1], offset] for p, offset in row] for row in rounds]
         message: Dict[str, Any] = {"rounds": parts, "bytes": self._buckets[0].numel()}
         if self._descriptors:
@@ -246,6 +233,8 @@ class Process(Target):
         super().begin(step)
         self._pending.clear()
         self.channel.send({"begin": step})
+        if self._direct:
+            self.channel.receive()
 
     def release(self, half: int) -> None:
         number = self._pending.pop(half, None)
@@ -286,6 +275,7 @@ class Process(Target):
         if self._channel is not None:
             self._channel.close()
         self._channel = None
+        self._wants = []  # the receiver's memory
 
 
 class Receiver(Versioned):
@@ -295,12 +285,14 @@ class Receiver(Versioned):
     slices (fused tensors). It waits until the sender connects. `receive` takes one sync and returns its step; call it from the
     worker's hook for new weights. Error: a tensor that the sender lacks or cuts otherwise, another dtype, a sender that failed or
     ended. After an error `version` raises until a later sync ends well.
+
+    direct=True: the sender writes into the weights themselves while `receive` waits; there are no buckets and no copies. Their memory
+    is shared for that: not that of a pool that sleeps (vLLM's sleep mode), and on the host that of Tensor.share_memory_().
     """
 
-    _foreach_copy = staticmethod(getattr(torch, "_foreach_copy_", None))  # one launch for many tensors
-
-    def __init__(self, address: str, params: Mapping[str, Wanted], *, timeout: float = 300.0) -> None:
+    def __init__(self, address: str, params: Mapping[str, Wanted], *, direct: bool = False, timeout: float = 300.0) -> None:
         self.address = os.fspath(address)
+        self._direct = direct
         self._params = dict(params)
         self._device = self._common_device()
         self._channel = Channel(self._connect(timeout), f"sender {self.address}", timeout)
@@ -343,14 +335,28 @@ class Receiver(Versioned):
             if own != hello["device"]:
                 raise _native.Error(f"found parameters on {own}, expected them where the sender's buckets are, on {hello['device']}")
             self._wants = wants_of(self._params, self._shapes, hello["aliases"], self._dtypes)
+            shared = share_places([w.into for w in self._wants], self._device) if self._direct else None
         except _native.Error as failure:
             self._channel.send({"error": str(failure)})
             raise
-        self._channel.send({"wants": [[w.name, w.first, w.count] for w in self._wants]})
+        answer: Dict[str, Any] = {"wants": [[w.name, w.first, w.count] for w in self._wants]}
+        if shared is not None:
+            n = len(shared.descriptors)
+            answer.update(memory=shared.memory, places=shared.places,
+                          descriptors=[min(MOST_DESCRIPTORS, n - i) for i in range(0, n, MOST_DESCRIPTORS)])
+        self._channel.send(answer)
+        if shared is not None:
+            self._channel.send_descriptors(shared.descriptors)
         layout = self._channel.receive()
-        size = layout["bytes"]
         self._filled: List[Any] = []
         self._taken: List[Any] = []
+        if self._direct:
+            self._channel.send({"ready": True})
+        else:
+            self._open_buckets(layout)
+
+    def _open_buckets(self, layout: Mapping[str, Any]) -> None:
+        size = layout["bytes"]
         try:
             if self._device.type == "cuda":
                 with on_device(self._device):
@@ -387,6 +393,10 @@ class Receiver(Versioned):
         self._begin(step)
         try:
             with on_device(self._device):
+                if self._direct:
+                    if self._device.type == "cuda":  # nothing reads the weights from here on
+                        torch.cuda.synchronize(self._device)
+                    self._channel.send({"ready": step})
                 while True:
                     message = self._channel.receive()
                     if "end" in message:
@@ -410,12 +420,9 @@ class Receiver(Versioned):
     def _take(self, number: int, half: int) -> None:
         if self._filled:
             torch.cuda.current_stream(self._device).wait_event(self._filled[half])
-        into, pieces = self._copies[number]
-        if self._foreach_copy is not None:
-            self._foreach_copy(into, pieces)
-        else:
-            for to, piece in zip(into, pieces):
-                to.copy_(piece)
+        # Copies by the copy engines go on beside the sender's kernels. A kernel of this process would wait for its share of the GPU's time.
+        for to, piece in zip(*self._copies[number]):
+            to.copy_(piece)
         if self._taken:
             self._taken[half].record(torch.cuda.current_stream(self._device))
         self._channel.send({"done": number})

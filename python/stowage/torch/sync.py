@@ -274,6 +274,7 @@ class WeightSync:
         self._schedule.close()
         self._source.unlock()
         self._halves, self._deliveries = [], []
+        self._wants, self._into = [], []  # memory of a receiver may be among them
 
     def __enter__(self) -> "WeightSync":
         return self
