@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does stowage.torch.AdamW give the same bits wherever state lies, hidden or not, on one GPU and on several?
 
-    torchrun --nproc-per-node N bench/adamw_bits_torch.py [--steps 50] [--variants A,B,...] [--cpu] -o FILE
+    torchrun --nproc-per-node N bench/adamw_bits_torch.py [--steps 50] [--variants A,B,...] [--dtypes bfloat16] [--cpu] -o FILE
     adamw_bits_torch.py --compare FILE FILE ...      are the digests of all files the same?
 
 A small decoder under FSDP2 (uneven shards: an odd vocabulary), two micro batches a step, two parameter groups with rates of their own, a
@@ -134,6 +134,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--variants", default=VARIANTS)
+    parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--cpu", action="store_true", help="gloo on CPUs, a smaller model")
     parser.add_argument("--compare", nargs="+")
     parser.add_argument("-o", "--output")
@@ -147,7 +148,7 @@ def main():
     dist.init_process_group("gloo" if options.cpu else "cpu:gloo,cuda:nccl")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     with tempfile.TemporaryDirectory() as folder:
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype in [getattr(torch, name) for name in options.dtypes.split(",")]:
             for variant in options.variants.split(","):
                 if dtype is torch.bfloat16 and variant in ("outside", "torch"):
                     continue

@@ -2,20 +2,19 @@
 """How fast do weights leave a sharded job: stowage.torch.WeightSync on several GPUs, beside its bound and torch's own ways.
 
     torchrun --nproc-per-node 2 bench/sync_torch.py [--models Qwen3-8B,Qwen3-30B-A3B] [--sources gpu,host] [--tp 1,2]
-             [--targets callback,ranks,process] [--bucket 256,1024] [--times 5] [--budget-s 300] [--cluster h200-x2]
+             [--targets callback,ranks,process,direct] [--bucket 256,1024] [--times 5] [--budget-s 300] [--cluster h200-x2]
              [--cpu] [-o rows.jsonl]
 
 A model's tensors, in bf16 and without computation, lie as FSDP2 leaves them: DTensors cut along dimension 0, on the GPU or in
 page-locked host memory. An inference engine on each rank wants its slices of tensor parallelism --tp, fused as vLLM fuses them (q, k
 and v; gate and up; experts in one tensor), rows or columns. Targets: a callback that copies boxes, memory of the rank, and a process on
-the same GPU through CUDA IPC. Every element has bits that follow from its tensor, its place and the sync's step, and the receiver
+the same GPU through CUDA IPC, of buckets (process) or of its own weights (direct). Every element has bits that follow from its tensor, its place and the sync's step, and the receiver
 compares them all. Peers in the same run: full_tensor() of each parameter, and gathers of buckets of flattened shards.
 
 Bounds, measured in the same run: from the GPU, the bytes that a receiver lacks over the rate of an all-gather of 1 GiB; from the
 host, the bytes of the shard over the rate of copies to all GPUs at once. Predicted: the weight sync of `stowage plan` (STOWAGE: the
 program, default build/bin/stowage) for engine stowage with a rollout of this TP and bucket beside the trainer, with the rates of
---cluster (a name, or a file of `stowage calibrate` made before): made before the row is run. It has a copy out of the bucket, which
-syncs to ranks do not make. One JSON line for each row, as soon as it is there; at the end all of them as a Markdown table."""
+--cluster (a name, or a file of `stowage calibrate` made before): made before the row is run, in place for ranks and direct. One JSON line for each row, as soon as it is there; at the end all of them as a Markdown table."""
 
 import argparse
 import json
@@ -96,7 +95,7 @@ def engine_params(m, tp, rank, device):
     return out
 
 
-def predicted_s(model, where, tp, bucket_mib, world, cluster):
+def predicted_s(model, where, tp, bucket_mib, in_place, world, cluster):
     """Seconds of the weight sync of a plan; None without the program, or without a plan."""
     m = SHAPES[model]
     config = {"model_type": "qwen3", "hidden_size": m["hidden"], "num_hidden_layers": m["layers"], "num_attention_heads": m["heads"],
@@ -106,7 +105,7 @@ def predicted_s(model, where, tp, bucket_mib, world, cluster):
         config.update(model_type="qwen3_moe", num_experts=m["experts"], num_experts_per_tok=min(8, m["experts"]), moe_intermediate_size=m["ffn"],
                       mlp_only_layers=[], decoder_sparse_step=1)
     role = (f"roles=[{{name: rollout, kind: rollout, engine: vllm, max_model_len: 1k, max_num_seqs: 4, max_num_batched_tokens: 1024, "
-            f"update_bucket: {bucket_mib} MiB, parallel: {{tp: {tp}}}}}]")
+            f"update_bucket: {bucket_mib} MiB, free_cache_engine: false, update_in_place: {str(in_place).lower()}, parallel: {{tp: {tp}}}}}]")
     where = "host" if where == "host" else "gpu"
     keys = [role, f"node.gpus={world}", f"placement.params={where}", f"placement.grads={where}", "placement.moments=host",
             "precision.params=bf16", "node.gpu.memory=2 TiB", "node.host.memory=16 TiB", "node.host.limit=16 TiB"]  # whatever fits beside the sync
@@ -164,14 +163,16 @@ def count_wrong(params, table, step):
     return sum(differing(s, *table[s.name], step) for s in slices_of(params))
 
 
-def inference_process(address, m, tp, rank, device, steps, answers):
+def inference_process(address, m, tp, rank, device, direct, steps, answers):
     """The engine beside a rank: takes `steps` syncs and compares the last one."""
     try:
         if device != "cpu":
             torch.cuda.set_device(device)
         table = {name: (shape, i) for i, (name, shape) in enumerate(tensors_of(m))}
         params = engine_params(m, tp, rank, device)
-        receiver = Receiver(address, params)
+        for piece in slices_of(params) if direct and device == "cpu" else []:
+            piece.into.share_memory_()
+        receiver = Receiver(address, params, direct=direct)
         step = None
         for _ in range(steps):
             step = receiver.receive()
@@ -293,16 +294,17 @@ class Job:
         options, m = self.options, SHAPES[model]
         row = {"row": "sync", "model": model, "source": where, "tp": tp, "target": kind, "bucket_mib": bucket}
         if self.rank == 0:
-            row["predicted_s"] = predicted_s(model, where, tp, bucket, self.world, options.cluster)
+            row["predicted_s"] = predicted_s(model, where, tp, bucket, kind in ("ranks", "direct"), self.world, options.cluster)
         params, beside, answers = None, None, None
         tp_rank = self.rank % tp
         table = {name: (tuple(tensor.shape), i) for i, (name, tensor, _) in enumerate(weights)}
         last = options.times + 2
-        if kind == "process":
+        if kind in ("process", "direct"):
             context = multiprocessing.get_context("spawn")
             answers = context.Queue()
             address = os.path.join(tempfile.mkdtemp(), "weights.sock")
-            beside = context.Process(target=inference_process, args=(address, m, tp, tp_rank, str(self.device), last, answers))
+            arguments = (address, m, tp, tp_rank, str(self.device), kind == "direct", last, answers)
+            beside = context.Process(target=inference_process, args=arguments)
             beside.start()
             target = Process(address)
         else:
@@ -459,7 +461,7 @@ def main():
     parser.add_argument("--models", default="Qwen3-8B,Qwen3-30B-A3B")
     parser.add_argument("--sources", default="gpu,host")
     parser.add_argument("--tp", default="1,2")
-    parser.add_argument("--targets", default="callback,ranks,process")
+    parser.add_argument("--targets", default="callback,ranks,process,direct")
     parser.add_argument("--bucket", type=lambda text: [int(b) for b in text.split(",")], default=[256], help="MiB")
     parser.add_argument("--cluster", default="h200-x2", help="of the predictions: a name or a file")
     parser.add_argument("--times", type=int, default=5)
