@@ -35,6 +35,7 @@ class Job:
         self.mesh = init_device_mesh(self.device.type, (self.world,))
         self.host_mesh = self.mesh if options.cpu else init_device_mesh("cpu", (self.world,))
         self.group = dist.new_group(backend="gloo", timeout=LIMIT)
+        self.dcp_group = dist.new_group(backend="gloo", timeout=LIMIT)  # async_save uses it in a thread, beside training
         self.start = time.monotonic()
         self.rows = []
         self.sequence = 64 if options.cpu else options.tokens

@@ -217,7 +217,7 @@ class Rows:
 
         def call():
             writer = dcp.FileSystemWriter(self.folder, thread_count=threads)
-            dcp.save(trainer.state(), storage_writer=writer)
+            dcp.save(trainer.state(), storage_writer=writer, process_group=self.job.dcp_group)
 
         with Memory() as memory:
             seconds = self.timed(call)
@@ -237,7 +237,7 @@ class Rows:
         ended = []
         with Memory(memory) as memory:
             start = time.perf_counter()
-            future = dcp.async_save(trainer.state(), storage_writer=dcp.FileSystemWriter(self.folder))
+            future = dcp.async_save(trainer.state(), storage_writer=dcp.FileSystemWriter(self.folder), process_group=self.job.dcp_group)
             blocked = time.perf_counter() - start
             future.add_done_callback(lambda _: ended.append(time.perf_counter() - start))
             steps = self.during(trainer, 1, lambda: not future.done())
