@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What saves are measured with: writes of one file, direct and through the page cache, and the memory of this process."""
+"""What saves are measured with: writes of one file, direct and through the page cache, and the memory of this process.
+
+    saves_disk.py FOLDER BYTES PROCESSES    bytes per second of direct writes by processes at once, each a share of BYTES"""
 
 import ctypes
 import gc
 import itertools
 import mmap
+import multiprocessing
 import os
 import pathlib
+import sys
 import threading
-
-import torch
+import time
 
 BLOCK = 4096
 MIB = 1 << 20
@@ -88,13 +91,16 @@ class Memory:
         self.base = base
 
     def __enter__(self):
+        import torch
+
         gc.collect()
+        self.torch = torch
         self.cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         ctypes.CDLL(None).malloc_trim(0)
         if self.cuda:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            torch.cuda.reset_peak_host_memory_stats()
+            self.torch.cuda.synchronize()
+            self.torch.cuda.reset_peak_memory_stats()
+            self.torch.cuda.reset_peak_host_memory_stats()
         self.begin = self.now()
         self.peaks, self.done = dict(self.begin), threading.Event()
         self.thread = threading.Thread(target=self.watch, daemon=True)
@@ -105,8 +111,8 @@ class Memory:
         host = host_bytes()
         out = {"rss": host["VmRSS"], "locked": host.get("VmLck", 0) + host.get("VmPin", 0), "node": -host["MemAvailable"]}
         if self.cuda:
-            free, total = torch.cuda.mem_get_info()
-            out.update(pinned=torch.cuda.host_memory_stats()["allocated_bytes.current"], gpu=torch.cuda.memory_allocated(), device=total - free)
+            free, total = self.torch.cuda.mem_get_info()
+            out.update(pinned=self.torch.cuda.host_memory_stats()["allocated_bytes.current"], gpu=self.torch.cuda.memory_allocated(), device=total - free)
         return out
 
     def watch(self):
@@ -119,9 +125,37 @@ class Memory:
         self.done.set()
         self.thread.join()
         if self.cuda:
-            self.peaks.update(pinned=torch.cuda.host_memory_stats()["allocated_bytes.peak"], gpu=torch.cuda.max_memory_allocated(),
+            self.peaks.update(pinned=self.torch.cuda.host_memory_stats()["allocated_bytes.peak"], gpu=self.torch.cuda.max_memory_allocated(),
                               device=self.now()["device"])
 
     def row(self):
         base = self.base.peaks if self.base is not None else self.begin
         return {f"{key}_mib": round((value - base[key]) / MIB, 1) for key, value in self.peaks.items()}
+
+
+def share(path, size, start, end):
+    memories = [page_aligned(8 * MIB) for _ in range(8)]
+    start.wait()
+    write_direct(path, size, memories, False)
+    end.wait()
+
+
+def main():
+    folder, size, processes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    start, end = (multiprocessing.Barrier(processes + 1, timeout=300) for _ in range(2))
+    paths = [os.path.join(folder, f"direct-{i}") for i in range(processes)]
+    for path in paths:
+        multiprocessing.Process(target=share, args=(path, size // processes, start, end), daemon=True).start()
+    try:
+        start.wait()
+        begin = time.perf_counter()
+        end.wait()
+        print(f"{size / (time.perf_counter() - begin):.0f}")
+    finally:
+        for path in paths:
+            if os.path.exists(path):
+                os.unlink(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -177,8 +177,9 @@ class Rows:
         """Micro batches whose passes last longer than the writes of state on the host."""
         if self.options.state == "gpu" or not self.rate:
             return None
-        micro = self.job.most(min(self.job.seconds(trainer, self.number, 1) for _ in range(2)))
-        return min(max(2, math.ceil(1.25 * total / self.rate / micro)), 4 if self.options.cpu else 128)
+        one, three = (self.job.most(min(self.one(trainer, micros) for _ in range(2))) for micros in (1, 3))
+        micro = max(three - one, 0.1 * one) / 2  # without the step
+        return min(max(2, math.ceil(1.15 * total / self.rate / micro)), 4 if self.options.cpu else 128)
 
     def round_trip(self, trainer):
         """Takes the trainer's place: one model is there at a time."""

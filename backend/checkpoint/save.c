@@ -68,10 +68,10 @@ struct stw_saver {
     uint32_t waiting;                 /* calls of stw_saver_wait */
     uint32_t writing;                 /* which bucket is written next */
     uint32_t at_work;                 /* writers that have not ended */
-    uint32_t turn;       /* of the item that is read next; UINT32_MAX: none is left */
-    bool read, finished; /* all items are; and written, or given up */
-    bool marked;         /* this rank's marker is written: what is there may be whole */
-    stw_status status;   /* the first failure */
+    uint32_t turn;                    /* of the item that is read next; UINT32_MAX: none is left */
+    bool read, finished;              /* all items are; and written, or given up */
+    bool marked;       /* this rank's marker is written: what is there may be whole */
+    stw_status status; /* the first failure */
     stw_error error;
     stw_saver_result result;
 };
