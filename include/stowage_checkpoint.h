@@ -74,8 +74,8 @@ typedef struct stw_save_source_t {
     /* Host memory, contiguous; it stays as it is until stw_wait_read. */
     void *address;
     /* State of this optimizer's tensor `tensor` (as in stw_open_optimizer), whose elements are the
-     * piece's. What lies on the host is read behind training: the optimizer's next step waits for
-     * what it changes. What lies on the GPU or on NVMe is read before stw_begin_save returns. */
+     * piece's. What lies on the host or on NVMe is read behind training: the optimizer's next step
+     * waits for what it changes. What lies on the GPU is read before stw_begin_save returns. */
     stw_optimizer_t *optimizer;
     uint32_t tensor;
     /* Copies elements [first, first + elements) to `memory` (saves) or from there (loads); called

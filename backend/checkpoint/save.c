@@ -22,6 +22,8 @@
 #include <xxhash.h>
 
 #define BLOCK STW_PLAIN_BLOCK_BYTES
+/* While the last requests of one bucket are on their way, the disk has those of the next one. */
+#define WRITERS 2u
 
 /* Bytes of a file, somewhere in a bucket's memory. */
 typedef struct piece {
@@ -36,7 +38,7 @@ typedef struct bucket {
     uint32_t marked; /* of the marker: the bucket of its first piece; each file has one */
     size_t room;
     piece *pieces;
-    bool full;
+    bool full, taken; /* taken: a writer has it */
 } bucket;
 
 struct stw_saver {
@@ -45,10 +47,12 @@ struct stw_saver {
     stw_plain_io *io;
     uint32_t n_buckets;
     bucket *buckets;   /* [n_buckets]; they take turns */
-    stw_plain **files; /* [n_files] opened by the writer */
+    stw_plain **files; /* [n_files] opened by writers, under `opening` */
+    pthread_mutex_t opening;
     /* of a save */
-    bool begun, threads[2]; /* reader, writer */
-    pthread_t reader, writer;
+    bool begun, reading; /* reading: there is a reader */
+    pthread_t reader, writers[WRITERS];
+    uint32_t n_writers;
     stw_pool *pool;
     stw_marker marker;
     stw_partial partial;
@@ -57,13 +61,17 @@ struct stw_saver {
     uint32_t next; /* item, and bytes of it, that are read next */
     uint64_t done;
     uint32_t filling; /* which bucket is filled next */
-    double start_s, waited_s;
-    pthread_mutex_t mutex; /* of what follows, and of bucket.full */
+    double start_s;
+    pthread_mutex_t mutex; /* of what follows, of bucket.full and bucket.taken */
     pthread_cond_t change;
-    uint32_t turn;       /* of the item that is read next; UINT32_MAX: none is left */
-    bool read, finished; /* all items are; and written, or given up */
-    bool marked;         /* this rank's marker is written: what is there may be whole */
-    stw_status status;   /* the first failure */
+    double waited_s, waiting_since_s; /* steps; since the first of those that wait now */
+    uint32_t waiting;                 /* calls of stw_saver_wait */
+    uint32_t writing;                 /* which bucket is written next */
+    uint32_t at_work;                 /* writers that have not ended */
+    uint32_t turn;                    /* of the item that is read next; UINT32_MAX: none is left */
+    bool read, finished;              /* all items are; and written, or given up */
+    bool marked;       /* this rank's marker is written: what is there may be whole */
+    stw_status status; /* the first failure */
     stw_error error;
     stw_saver_result result;
 };
@@ -217,46 +225,69 @@ static void *read_rest(void *state) {
 
 /* ---- writing ---- */
 
-static stw_status open_file(stw_saver *s, uint32_t file, stw_error *err) {
+/* @param out of the saver, which closes it */
+static stw_status open_file(stw_saver *s, uint32_t file, stw_plain **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
     char path[STW_CHECKPOINT_PATH + 64];
     const stw_saved_file *of = &s->options.saved->files[file];
-    if (s->files[file] != NULL) return STW_STATUS_OK;
-    snprintf(path, sizeof path, "%s/%s", s->partial.path, of->name);
-    stw_status status = stw_plain_open(s->io, path, true, &s->files[file], err);
-    return status == STW_STATUS_OK ? stw_plain_extend(s->files[file], of->bytes, err) : status;
+    pthread_mutex_lock(&s->opening);
+    if (s->files[file] == NULL) {
+        snprintf(path, sizeof path, "%s/%s", s->partial.path, of->name);
+        STW_TRY(stw_plain_open(s->io, path, true, &s->files[file], err));
+        STW_TRY(stw_plain_extend(s->files[file], of->bytes, err));
+    }
+    *out = s->files[file];
+out:
+    pthread_mutex_unlock(&s->opening);
+    return status;
 }
 
 static stw_status write_bucket(stw_saver *s, const bucket *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    stw_plain *file = NULL;
     for (uint32_t i = 0; i < b->n; i++) {
         const piece *p = &b->pieces[i];
-        STW_TRY(open_file(s, p->file, err));
-        STW_TRY(stw_plain_write(s->files[p->file], p->offset, b->memory + p->at, p->bytes, err));
-        s->result.bytes += p->bytes;
+        STW_TRY(open_file(s, p->file, &file, err));
+        STW_TRY(stw_plain_write(file, p->offset, b->memory + p->at, p->bytes, err));
     }
 out:
     return status;
 }
 
+static uint64_t bytes_of(const bucket *b) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < b->n; i++) bytes += b->pieces[i].bytes;
+    return bytes;
+}
+
+/* Is there a bucket to write? They are filled in turn: behind one that is not, none is. */
+static bool has_full(const stw_saver *s) {
+    const bucket *b = &s->buckets[s->writing];
+    return b->full && !b->taken;
+}
+
 /* The next full bucket; NULL where none comes any more. */
-static bucket *take_full(stw_saver *s, uint32_t *writing) {
-    bucket *b = &s->buckets[*writing];
+static bucket *take_full(stw_saver *s) {
+    bucket *b = NULL;
     pthread_mutex_lock(&s->mutex);
-    while (!b->full && !s->read && s->status == STW_STATUS_OK)
+    while (!has_full(s) && !s->read && s->status == STW_STATUS_OK)
         pthread_cond_wait(&s->change, &s->mutex);
-    const bool none = !b->full || s->status != STW_STATUS_OK;
+    if (has_full(s) && s->status == STW_STATUS_OK) {
+        b = &s->buckets[s->writing];
+        b->taken = true;
+        s->writing = (s->writing + 1) % s->n_buckets;
+    }
     pthread_mutex_unlock(&s->mutex);
-    *writing = (*writing + 1) % s->n_buckets;
-    return none ? NULL : b;
+    return b;
 }
 
 static stw_status write_buckets(stw_saver *s, stw_error *err) {
-    uint32_t writing = 0;
-    for (bucket *b = take_full(s, &writing); b != NULL; b = take_full(s, &writing)) {
+    for (bucket *b = take_full(s); b != NULL; b = take_full(s)) {
         const stw_status status = write_bucket(s, b, err);
         if (status != STW_STATUS_OK) return status;
         pthread_mutex_lock(&s->mutex);
-        b->full = false;
+        s->result.bytes += bytes_of(b);
+        b->full = b->taken = false;
         pthread_cond_broadcast(&s->change);
         pthread_mutex_unlock(&s->mutex);
     }
@@ -280,10 +311,11 @@ static stw_status write_head(stw_saver *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     char path[STW_CHECKPOINT_PATH + 64];
     const stw_saved_files *saved = s->options.saved;
+    stw_plain *to = NULL;
     for (uint32_t f = 0; f < saved->n_files; f++) {
         const stw_saved_file *file = &saved->files[f];
-        STW_TRY(open_file(s, f, err));
-        STW_TRY(stw_plain_write(s->files[f], 0, file->header, file->header_bytes, err));
+        STW_TRY(open_file(s, f, &to, err));
+        STW_TRY(stw_plain_write(to, 0, file->header, file->header_bytes, err));
         STW_TRY(mark(s, file->name, file->header, file->header_bytes, err));
     }
     for (uint32_t i = 0; i < s->n_texts; i++) {
@@ -339,14 +371,18 @@ static void explain(const stw_saver *s, stw_status status, stw_error *error) {
     }
 }
 
-static void *write_all(void *state) {
-    stw_saver *s = state;
-    (void)stw_locale_enter();
+static void fail(stw_saver *s, stw_status status, stw_error *error) {
+    if (status == STW_STATUS_OK) return;
+    pthread_mutex_lock(&s->mutex);
+    explain(s, status, error);
+    pthread_mutex_unlock(&s->mutex);
+    note(s, status, error);
+}
+
+/* By the last writer. */
+static void end_writing(stw_saver *s) {
     stw_error error = STW_ERROR_INIT;
-    stw_status status = write_buckets(s, &error);
-    if (status == STW_STATUS_OK && !has_failed(s)) status = complete(s, &error);
-    if (status != STW_STATUS_OK) explain(s, status, &error);
-    note(s, status, &error);
+    if (!has_failed(s)) fail(s, complete(s, &error), &error);
     for (uint32_t f = 0; f < s->options.saved->n_files; f++) {
         stw_plain_close(s->files[f]);
         s->files[f] = NULL;
@@ -357,6 +393,17 @@ static void *write_all(void *state) {
     s->result.seconds = stw_process_now_s() - s->start_s;
     pthread_cond_broadcast(&s->change);
     pthread_mutex_unlock(&s->mutex);
+}
+
+static void *write_all(void *state) {
+    stw_saver *s = state;
+    (void)stw_locale_enter();
+    stw_error error = STW_ERROR_INIT;
+    fail(s, write_buckets(s, &error), &error);
+    pthread_mutex_lock(&s->mutex);
+    const bool last = --s->at_work == 0;
+    pthread_mutex_unlock(&s->mutex);
+    if (last) end_writing(s);
     return NULL;
 }
 
@@ -389,8 +436,9 @@ static stw_status prepare(stw_saver *s, const stw_save_head *head, stw_error *er
     s->done = 0;
     s->filling = 0;
     s->waited_s = 0;
+    s->writing = s->at_work = s->n_writers = 0;
     s->read = s->finished = s->marked = false;
-    for (uint32_t b = 0; b < s->n_buckets; b++) s->buckets[b].full = false;
+    for (uint32_t b = 0; b < s->n_buckets; b++) s->buckets[b].full = s->buckets[b].taken = false;
     s->result = (stw_saver_result){.step = head->step};
     s->start_s = stw_process_now_s();
     s->partial = (stw_partial){.folder = s->head.folder,
@@ -411,51 +459,69 @@ out:
     return status;
 }
 
-static bool start(pthread_t *thread, bool *started, void *(*fn)(void *), stw_saver *s) {
-    *started = pthread_create(thread, NULL, fn, s) == 0;
-    return *started;
+static stw_status no_thread(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_RESOURCES, "checkpoint", "no thread can be started");
+}
+
+/* One writer does. None ends before something is read. */
+static stw_status start_writers(stw_saver *s, stw_error *err) {
+    while (s->n_writers < WRITERS) {
+        pthread_mutex_lock(&s->mutex);
+        s->at_work++;
+        pthread_mutex_unlock(&s->mutex);
+        if (pthread_create(&s->writers[s->n_writers], NULL, write_all, s) != 0) {
+            pthread_mutex_lock(&s->mutex);
+            s->at_work--;
+            pthread_mutex_unlock(&s->mutex);
+            return s->n_writers > 0 ? STW_STATUS_OK : no_thread(err);
+        }
+        s->n_writers++;
+    }
+    return STW_STATUS_OK;
 }
 
 stw_status stw_saver_begin(stw_saver *s, const stw_save_head *head, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_error error = STW_ERROR_INIT;
-    s->threads[0] = s->threads[1] = false;
+    s->reading = false;
     STW_TRY(prepare(s, head, err));
+    STW_TRY(start_writers(s, err));
     s->begun = true;
-    if (!start(&s->writer, &s->threads[1], write_all, s)) {
-        s->begun = false;
-        STW_TRY(stw_fail(err, STW_STATUS_NO_RESOURCES, "checkpoint", "no thread can be started"));
-    }
     status = fill_until(s, s->head.n_now, &error);
-    const bool more = status == STW_STATUS_OK && s->head.n_now < s->head.n_items;
-    if (more && !start(&s->reader, &s->threads[0], read_rest, s))
-        status =
-            stw_fail(&error, STW_STATUS_NO_RESOURCES, "checkpoint", "no thread can be started");
-    if (!s->threads[0]) end_reading(s, status, &error);
+    if (status == STW_STATUS_OK && s->head.n_now < s->head.n_items) {
+        s->reading = pthread_create(&s->reader, NULL, read_rest, s) == 0;
+        if (!s->reading) status = no_thread(&error);
+    }
+    if (!s->reading) end_reading(s, status, &error);
     status = STW_STATUS_OK; /* stw_saver_finish tells it */
     s->result.begin_s = stw_process_now_s() - s->start_s;
 out:
     return status;
 }
 
+static bool must_wait(const stw_saver *s, uint32_t turn) {
+    return s->turn <= turn && s->turn != UINT32_MAX && s->status == STW_STATUS_OK;
+}
+
 void stw_saver_wait(stw_saver *s, uint32_t turn, double most_s) {
     pthread_mutex_lock(&s->mutex);
-    if (s->turn <= turn && s->turn != UINT32_MAX && s->status == STW_STATUS_OK) {
-        const double begin_s = stw_process_now_s();
-        double now_s = begin_s;
+    if (must_wait(s, turn)) {
+        double now_s = stw_process_now_s();
         struct timespec until;
-        while (s->turn <= turn && s->turn != UINT32_MAX && s->status == STW_STATUS_OK) {
+        if (s->waiting++ == 0) s->waiting_since_s = now_s;
+        while (must_wait(s, turn)) {
             (void)clock_gettime(CLOCK_REALTIME, &until);
             until.tv_sec += 1;
             (void)pthread_cond_timedwait(&s->change, &s->mutex, &until);
             now_s = stw_process_now_s();
-            if (s->waited_s + (now_s - begin_s) < most_s || s->status != STW_STATUS_OK) continue;
+            const double waited_s = s->waited_s + (now_s - s->waiting_since_s);
+            if (waited_s < most_s || s->status != STW_STATUS_OK) continue;
             s->status = stw_fail(&s->error, STW_STATUS_IO, s->head.folder,
                                  "found a step that has waited %.0f s for the disk, expected fewer "
                                  "than %.0f s: this save is given up",
-                                 s->waited_s + (now_s - begin_s), most_s);
+                                 waited_s, most_s);
         }
-        s->waited_s += now_s - begin_s;
+        if (--s->waiting == 0) s->waited_s += now_s - s->waiting_since_s;
         pthread_cond_broadcast(&s->change);
     }
     pthread_mutex_unlock(&s->mutex);
@@ -470,8 +536,8 @@ bool stw_saver_is_busy(stw_saver *s) {
 
 static void join(stw_saver *s) {
     if (!s->begun) return;
-    if (s->threads[0]) (void)pthread_join(s->reader, NULL);
-    (void)pthread_join(s->writer, NULL);
+    if (s->reading) (void)pthread_join(s->reader, NULL);
+    for (uint32_t i = 0; i < s->n_writers; i++) (void)pthread_join(s->writers[i], NULL);
     s->begun = false;
 }
 
@@ -493,6 +559,7 @@ stw_status stw_saver_new(const stw_saver_options *options, stw_saver **out, stw_
     s->options = *options;
     if (options->bucket_bytes == 0) s->options.bucket_bytes = STW_SAVE_BUCKET_BYTES;
     pthread_mutex_init(&s->mutex, NULL);
+    pthread_mutex_init(&s->opening, NULL);
     pthread_cond_init(&s->change, NULL);
     s->turn = UINT32_MAX;
     s->files = calloc((size_t)options->saved->n_files + 1, sizeof *s->files);
@@ -532,6 +599,7 @@ void stw_saver_free(stw_saver *s) {
     stw_plain_io_close(s->io);
     stw_pool_free(s->pool);
     pthread_mutex_destroy(&s->mutex);
+    pthread_mutex_destroy(&s->opening);
     pthread_cond_destroy(&s->change);
     free(s);
 }

@@ -67,7 +67,7 @@ STW_MUST_USE stw_status stw_saver_begin(stw_saver *saver, const stw_save_head *h
                                         stw_error *err);
 /** Wait until all items of turns up to `turn` (UINT32_MAX: all) are read, or the save has failed.
  * Any thread. A save that is not so far in most_s seconds of waiting, all calls of it together, is
- * given up. */
+ * given up. Calls that wait at the same time count once, here and in stall_s. */
 void stw_saver_wait(stw_saver *saver, uint32_t turn, double most_s);
 /** Is a save under way, or not finished? Without waiting. */
 bool stw_saver_is_busy(stw_saver *saver);

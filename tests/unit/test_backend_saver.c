@@ -3,12 +3,14 @@
  * buckets (checkpoint.copies). What is saved is the state of the moment at which the save began,
  * whatever the buckets' number and size. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "backend/checkpoint/load.h"
 #include "backend/checkpoint/save.h"
 #include "backend/nvme/plain.h"
+#include "backend/process.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 
@@ -21,9 +23,14 @@ stw_status __real_stw_plain_write(stw_plain *file, uint64_t offset, const void *
                                   uint64_t bytes, stw_error *err);
 stw_status __wrap_stw_plain_write(stw_plain *file, uint64_t offset, const void *from,
                                   uint64_t bytes, stw_error *err);
+/* A disk that does one thing at a time, however many ask. */
+static pthread_mutex_t disk = PTHREAD_MUTEX_INITIALIZER;
+
 stw_status __wrap_stw_plain_write(stw_plain *file, uint64_t offset, const void *from,
                                   uint64_t bytes, stw_error *err) {
+    pthread_mutex_lock(&disk);
     (void)usleep((useconds_t)(1e6 * BUCKET_S * (double)bytes / BUCKET));
+    pthread_mutex_unlock(&disk);
     return __real_stw_plain_write(file, offset, from, bytes, err);
 }
 
@@ -88,6 +95,28 @@ static stw_status read_item(void *of, const stw_save_item *item, uint64_t skip, 
     return STW_STATUS_OK;
 }
 
+typedef struct waiter {
+    const state *state;
+    stw_saver *saver;
+} waiter;
+
+static void *wait_for_all(void *of) {
+    const waiter *w = of;
+    stw_saver_wait(w->saver, w->state->n, 60);
+    return NULL;
+}
+
+/* The next step, by several threads that wait at the same time: seconds from first to last. */
+static double wait_together(const state *s, stw_saver *saver) {
+    waiter w = {s, saver};
+    pthread_t threads[4];
+    const double begin_s = stw_process_now_s();
+    for (int i = 0; i < 4; i++)
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, wait_for_all, &w), 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    return stw_process_now_s() - begin_s;
+}
+
 /* The next step: every turn's state becomes another one. */
 static void step(state *s, stw_saver *saver) {
     uint32_t i = 0;
@@ -126,8 +155,11 @@ static void check_files(const state *s, const char *path) {
 /* ---- saves ---- */
 
 /* Save, with the next step right behind. The first n_now items are read at once.
+ * @param begin_s seconds of the begin; NULL: not wanted
+ * @param together_s wait_together is the step, and takes this long; NULL: one thread steps
  * @return seconds that the step waited */
-static double stall_of(state *s, uint64_t copies_bytes, uint32_t n_now, double *begin_s) {
+static double stall_of(state *s, uint64_t copies_bytes, uint32_t n_now, double *begin_s,
+                       double *together_s) {
     const stw_saver_options options = {
         .saved = s->saved, .world = 1, .bucket_bytes = BUCKET, .copies_bytes = copies_bytes};
     stw_pool *pool = stw_pool_new();
@@ -153,7 +185,10 @@ static double stall_of(state *s, uint64_t copies_bytes, uint32_t n_now, double *
         for (uint64_t b = 0; b < s->bytes; b++) s->memory[b] = value_of(b);
         CHECK_OK(stw_save_texts(pool, &manifest, s->saved, NULL, texts, &head.n_texts, err));
         CHECK_OK(stw_saver_begin(saver, &head, err));
-        step(s, saver);
+        if (together_s != NULL)
+            *together_s = wait_together(s, saver);
+        else
+            step(s, saver);
         CHECK_OK(stw_saver_finish(saver, &result, err));
         CU_ASSERT_TRUE(result.published);
         check_files(s, save == 1 ? "saver/step-00000001" : "saver/step-00000002");
@@ -168,9 +203,9 @@ static double stall_of(state *s, uint64_t copies_bytes, uint32_t n_now, double *
 static void copies_shorten_the_stall(void) {
     state *s = state_new();
     const uint64_t buckets = s->bytes / BUCKET;
-    const double none_s = stall_of(s, 0, 0, NULL);
-    const double some_s = stall_of(s, 8 * BUCKET, 0, NULL);
-    const double all_s = stall_of(s, 2 * s->bytes, 0, NULL);
+    const double none_s = stall_of(s, 0, 0, NULL, NULL);
+    const double some_s = stall_of(s, 8 * BUCKET, 0, NULL, NULL);
+    const double all_s = stall_of(s, 2 * s->bytes, 0, NULL, NULL);
     CU_ASSERT_TRUE_FATAL(buckets >= 20);
     printf("%u buckets: the step waits %.3f s, %.3f s with 8 copies, %.3f s with all ... ",
            (unsigned)buckets, none_s, some_s, all_s);
@@ -186,13 +221,23 @@ static void copies_shorten_the_stall(void) {
 static void copies_shorten_the_begin(void) {
     state *s = state_new();
     double none_s, all_s;
-    (void)stall_of(s, 0, s->n_items, &none_s);
-    (void)stall_of(s, 2 * s->bytes, s->n_items, &all_s);
+    (void)stall_of(s, 0, s->n_items, &none_s, NULL);
+    (void)stall_of(s, 2 * s->bytes, s->n_items, &all_s, NULL);
     CU_ASSERT_TRUE(none_s > 0.9 * BUCKET_S * (double)(s->bytes / BUCKET - 2));
     CU_ASSERT_TRUE(all_s < none_s / 2);
-    (void)stall_of(s, BUCKET, s->n_items / 2, NULL);
+    (void)stall_of(s, BUCKET, s->n_items / 2, NULL, NULL);
+    state_free(s);
+}
+
+static void what_waits_together_counts_once(void) {
+    state *s = state_new();
+    double together_s;
+    const double stall_s = stall_of(s, 0, 0, NULL, &together_s);
+    CU_ASSERT_TRUE(stall_s <= together_s);
+    CU_ASSERT_TRUE(stall_s > 0.9 * BUCKET_S * (double)(s->bytes / BUCKET - 2));
     state_free(s);
 }
 
 STW_TEST_MAIN("backend saver", {"copies shorten the stall", copies_shorten_the_stall},
-              {"copies shorten the begin", copies_shorten_the_begin})
+              {"copies shorten the begin", copies_shorten_the_begin},
+              {"what waits together counts once", what_waits_together_counts_once})
