@@ -140,7 +140,6 @@ static stw_status measure(stw_probe *probe, stw_cluster *out, bool *found, stw_e
         out->gpu.comm_bytes = measured.gpu.comm_bytes;
         out->nvlink_bps = measured.nvlink_bps;
         out->messages_bps = measured.messages_bps;
-        out->message_startup_s = measured.message_startup_s;
         out->host.process_comm_bytes = measured.host.process_comm_bytes;
     }
     STW_TRY(measure_context(probe, out, err));

@@ -5,7 +5,6 @@
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS, usleep */
 #include "backend/cuda/probe.h"
 
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,8 +22,7 @@
 #define MAX_GPUS STW_CUDA_PROBE_MOST_GPUS
 #define PIECE_BYTES (32 * MIB)   /* the largest broadcast of a run */
 #define LARGE_BYTES (1024 * MIB) /* for the rate of the links */
-#define FEW_BYTES (64 * MIB)     /* of messages between pairs: of a small round of a weight sync, */
-#define MANY_BYTES (512 * MIB)   /* and of a large one */
+#define PAIRS_BYTES (64 * MIB)   /* of messages between pairs: a round of a weight sync */
 #define REPEATS 5
 #define TELLS (16 + STW_CUDA_PROBE_COLLECTIVES)
 
@@ -33,7 +31,7 @@
 typedef struct told {
     atomic_bool ok;
     uint64_t comm_bytes, process_bytes;
-    double broadcast_bps, message_bps, message_startup_s;
+    double broadcast_bps, message_bps;
     stw_error error;
     atomic_uint n_samples;
     stw_sample samples[TELLS];
@@ -148,13 +146,11 @@ out:
     return status;
 }
 
-/* Every rank sends to every other one at the same time, so many bytes in all. *seconds is the
- * median. */
-static stw_status pairs(talk *t, uint64_t bytes, double *seconds, stw_error *err) {
+/* Every rank sends to every other one at the same time, PAIRS_BYTES in all. */
+static stw_status pairs(talk *t, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    char detail[64];
     const uint32_t world = t->me->common->world, me = t->me->rank;
-    const uint64_t part = bytes / (world - 1);
+    const uint64_t part = (t->me->common->small ? PIECE_BYTES / 4 : PAIRS_BYTES) / (world - 1);
     stw_comm_message messages[2 * MAX_GPUS];
     uint32_t n = 0;
     for (uint32_t i = 0; i < 2 * world; i++) { /* of two ranks in one order on both */
@@ -165,9 +161,7 @@ static stw_status pairs(talk *t, uint64_t bytes, double *seconds, stw_error *err
         messages[n++] =
             (stw_comm_message){peer, sends, STW_COMM_SCRATCH_BYTES + place * part, part};
     }
-    snprintf(detail, sizeof detail, "%llu MiB, of each GPU to all others",
-             (unsigned long long)(bytes / MIB));
-    stw_sample sample = stw_sample_make("NCCL messages", detail, "s");
+    stw_sample sample = stw_sample_make("NCCL messages", "of each GPU to all others", "B/s");
     for (int run = 0; run < 6; run++) {
         STW_TRY(t->ops->barrier(t->comm, err));
         double start = stw_process_now_s();
@@ -175,24 +169,11 @@ static stw_status pairs(talk *t, uint64_t bytes, double *seconds, stw_error *err
             STW_TRY(t->ops->messages(t->comm, STW_TIER_GPU, messages, n, err));
         STW_TRY(t->ops->wait(t->comm, "messages", err));
         if (run > 0) /* the first connects the ranks */
-            stw_sample_add(&sample, (stw_process_now_s() - start) / REPEATS);
+            stw_sample_add(&sample, REPEATS * (double)(world - 1) * (double)part /
+                                        (stw_process_now_s() - start));
     }
     tell(t->out, &sample);
-    *seconds = stw_sample_median(&sample);
-out:
-    return status;
-}
-
-/* From two sizes: the rate at which bytes flow, and how long a round takes before they do. */
-static stw_status message_rates(talk *t, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const uint64_t parts = t->me->common->small ? 16 : 1;
-    const double few = (double)(FEW_BYTES / parts), many = (double)(MANY_BYTES / parts);
-    double few_s = 0, many_s = 0;
-    STW_TRY(pairs(t, FEW_BYTES / parts, &few_s, err));
-    STW_TRY(pairs(t, MANY_BYTES / parts, &many_s, err));
-    t->out->message_bps = many_s > few_s ? (many - few) / (many_s - few_s) : many / many_s;
-    t->out->message_startup_s = fmax(few_s - few / t->out->message_bps, 0);
+    t->out->message_bps = stw_sample_median(&sample);
 out:
     return status;
 }
@@ -242,7 +223,7 @@ static stw_status talk_to_peers(talk *t, stw_error *err) {
         STW_TRY(broadcasts(t, sizes[i], &bps, err));
         t->out->broadcast_bps = bps; /* the largest comes last */
     }
-    STW_TRY(message_rates(t, err));
+    STW_TRY(pairs(t, err));
     STW_TRY(small_sums(t, err));
     STW_TRY(t->ops->barrier(t->comm, err));
 out:
@@ -381,7 +362,7 @@ int stw_cuda_probe_count(void) {
 /* The slowest rank's rate, the largest rank's bytes. @return false and *why where one failed */
 static bool gather_told(const shared *s, stw_cluster *out, const stw_error **why) {
     uint64_t comm_bytes = 0, process_bytes = 0;
-    double bps = 0, messages = 0, startup_s = 0;
+    double bps = 0, messages = 0;
     *why = NULL;
     for (uint32_t r = 0; r < s->world; r++) {
         const told *t = &s->ranks[r];
@@ -393,14 +374,12 @@ static bool gather_told(const shared *s, stw_cluster *out, const stw_error **why
         process_bytes = stw_max_u64(process_bytes, t->process_bytes);
         if (bps <= 0 || t->broadcast_bps < bps) bps = t->broadcast_bps;
         if (messages <= 0 || t->message_bps < messages) messages = t->message_bps;
-        startup_s = fmax(startup_s, t->message_startup_s);
     }
     if (*why != NULL) return false;
     out->gpu.comm_bytes = comm_bytes;
     out->host.process_comm_bytes = process_bytes; /* all of it: the caller subtracts the base */
     out->nvlink_bps = bps;
     out->messages_bps = messages;
-    out->message_startup_s = startup_s;
     return true;
 }
 

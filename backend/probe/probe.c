@@ -187,8 +187,7 @@ static void round_rates(stw_cluster *out) {
                        &out->host.file_read_bps,
                        &out->host.file_read_rank_bps,
                        &out->gpu.boxes_bps,
-                       &out->messages_bps,
-                       &out->message_startup_s};
+                       &out->messages_bps};
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
         *rates[i] = stw_probe_three_digits(*rates[i]);
 }

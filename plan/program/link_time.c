@@ -123,10 +123,7 @@ stw_link_time stw_link_messages(const stw_cluster *cluster, double near_bytes, d
     if (near_bytes <= 0 && far_bytes <= 0) return (stw_link_time){0};
     const double near_bps = cluster->messages_bps > 0 ? cluster->messages_bps
                                                       : MESSAGES_OF_NVLINK * cluster->nvlink_bps;
-    const double own_s = US * (ring_base[SIMPLE] + hop);
-    const double begin_s =
-        far_bytes <= 0 && cluster->message_startup_s > 0 ? cluster->message_startup_s : own_s;
-    return (stw_link_time){.startup_s = begin_s + US * POST[LL] * far_messages,
+    return (stw_link_time){.startup_s = US * (ring_base[SIMPLE] + hop + POST[LL] * far_messages),
                            .nvlink_s = per(near_bytes, near_bps),
                            .nic_s = per(far_bytes, cluster->nic_bps)};
 }

@@ -105,7 +105,6 @@ typedef struct stw_cluster {
     double nvlink_bps;   /* per GPU, inside a node (collectives); 0 where a node has one GPU */
     double messages_bps; /* sent by a GPU to others of its node while as much comes; 0: a share of
                           * nvlink_bps */
-    double message_startup_s; /* of a round of them, before bytes flow; 0: NCCL's own model */
     struct {
         uint64_t capacity_bytes;    /* per node; 0: none */
         double read_bps, write_bps; /* one direction by itself, per node */
