@@ -66,8 +66,8 @@ CASES = {
     "host": {"model": WIDE, "seq": 512, "offload": True, "host_gib": 1.0, "phase": "load",
              "components": ["params", "load_staging"],
              "cause": "host_memory"},
-    "deepspeed_init": {"model": WIDE, "seq": 512, "gpu_gib": 5.5, "deepspeed": True, "phase": "load",
-                       "components": ["params", "exp_avg", "exp_avg_sq", "master"]},
+    "deepspeed_grads": {"model": WIDE, "seq": 512, "gpu_gib": 5.5, "deepspeed": True, "phase": "forward_backward",
+                        "part": "backward", "components": ["grads"]},
 }
 STEPS = 2
 
@@ -150,7 +150,7 @@ def build_model(torch, shape, device):
             return functional.cross_entropy(logits.view(-1, logits.shape[-1]), labels.reshape(-1), reduction="sum")
 
         def forward(self, tokens):
-            from torch.utils.checkpoint import checkpoint
+            from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
             x = self.embed_tokens(tokens)
             at = torch.arange(tokens.shape[1], device=x.device, dtype=torch.float32)
@@ -163,8 +163,9 @@ def build_model(torch, shape, device):
             x, labels = self.norm(x), tokens.roll(-1)
             if not self.chunk:
                 return self.loss_of(x, labels) / labels.numel()
-            parts = [checkpoint(self.loss_of, part, label, use_reentrant=False)
-                     for part, label in zip(x.split(self.chunk, dim=1), labels.split(self.chunk, dim=1))]
+            with set_checkpoint_early_stop(False):  # what ends it is raised inside cross_entropy_loss, which loses it on CUDA
+                parts = [checkpoint(self.loss_of, part, label, use_reentrant=False)
+                         for part, label in zip(x.split(self.chunk, dim=1), labels.split(self.chunk, dim=1))]
             return torch.stack(parts).sum() / labels.numel()
 
     return Model()
@@ -316,6 +317,13 @@ def hold(gib_left):
 
 # ---- the change ----
 
+def fused_chunk(case):
+    """Tokens of a chunk as Liger's fused loss takes them: logits of one are no larger than the hidden states of all."""
+    shape, tokens = case["model"], case["seq"] * case.get("micro_batch", 1)
+    parts = -(-shape["vocab_size"] // shape["hidden_size"])
+    return 1 << (-(-tokens // parts) - 1).bit_length()
+
+
 def apply(case, change):
     """The job with a change of keys. @return the case, and keys that it does not know"""
     case, unknown, env = json.loads(json.dumps(case)), [], {}
@@ -327,7 +335,9 @@ def apply(case, change):
             case["micro_batch"] = int(value)
         elif key == "batch.grad_accumulation":
             pass  # as many tokens a step
-        elif key in ("loss.fused", "loss.checkpoint"):
+        elif key == "loss.fused":
+            case["chunk"] = fused_chunk(case)
+        elif key == "loss.checkpoint":
             case["chunk"] = case.get("chunk") or 1024
         elif key == "loss.chunk":
             case["chunk"] = int(value) or 1024
@@ -501,8 +511,8 @@ def main():
     if arguments.hold is not None:
         return hold(arguments.hold)
     names = arguments.cases.split(",") if arguments.cases else list(CASES)
-    if "deepspeed_init" in names and not arguments.cases and not importable("deepspeed"):
-        names.remove("deepspeed_init")
+    if "deepspeed_grads" in names and not arguments.cases and not importable("deepspeed"):
+        names.remove("deepspeed_grads")
     total, rows = total_memory(), []
 
     def go(name):

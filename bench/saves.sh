@@ -9,15 +9,15 @@
 # SAVES is a folder on the disk in question: it takes two checkpoints, of 14 bytes for each parameter.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-begin "${1:-bench/results/saves}" Qwen3-0.6B 4
+begin "${1:-bench/results/saves}" Qwen3-0.6B 6
 folder=${SAVES:-${TMPDIR:-/tmp}}/stowage-saves
 trap 'rm -rf "$folder"' EXIT
 rm -rf "$folder"
 mkdir -p "$folder"
 
-# of_log NAME EXPRESSION: the largest figure of all ranks in what they said of step 2's save
+# of_log NAME EXPRESSION: the largest figure of all ranks in what they said of step 4's save: it begins behind the one before it, and a step follows
 of_log() {
-    grep "checkpoint of step 2: rank" "$out/$1.run.txt" | sed -n "s/.*$2.*/\\1/p" | sort -g | tail -n 1 | grep . || echo "?"
+    grep "checkpoint of step 4: rank" "$out/$1.run.txt" | sed -n "s/.*$2.*/\\1/p" | sort -g | tail -n 1 | grep . || echo "?"
 }
 
 # saving NAME OPTION...: its plan

@@ -10,6 +10,8 @@
 
 /* Others count from this share of a GPU on; less is a context. */
 static const double WORTH_TELLING = 0.02;
+/* Free pieces of torch's segments that are fewer would not save a job. */
+static const double WORTH_MENDING = 0.05;
 static const uint64_t CONTEXTS_BYTES = 2ull << 30;
 
 typedef struct word {
@@ -121,11 +123,15 @@ static uint64_t free_for(const stw_failure *f) {
     return stw_min_u64(free, f->allowed - stw_min_u64(reserved, f->allowed));
 }
 
-/* torch could not put the request into its own segments, though they had the bytes. */
+/* torch's segments, and what it could still reserve, had the bytes together. Gaps of less than a
+ * share of its segments are in every process. */
 static bool is_torn(const stw_failure *f) {
     if (!said(f->asked) || !said(f->unused) || f->unused == 0) return false;
     if (said(f->largest_unused) && f->largest_unused >= f->asked) return false;
-    return f->unused >= f->asked;
+    const uint64_t free = said(f->free) ? free_for(f) : 0;
+    const double reserved = (double)stw_plus(said(f->allocated) ? f->allocated : 0, f->unused);
+    return free < f->asked && stw_plus(f->unused, free) >= f->asked &&
+           (double)f->unused >= WORTH_MENDING * reserved;
 }
 
 static void judge_torn(stw_explanation *e) {

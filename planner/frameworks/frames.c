@@ -202,6 +202,7 @@ static const component_rule components[] = {
     /* gradients on their way */
     {CALL("foreach_reduce"), STW_COMPONENT_REDUCE},
     {CALL("_reduce_grad"), STW_COMPONENT_REDUCE},
+    {CALL("copy_grads_in_partition"), STW_COMPONENT_GRADS},
     {CALL("reduce_ipg_grads"), STW_COMPONENT_REDUCE},
     {CALL("__reduce_and_partition_ipg_grads"), STW_COMPONENT_REDUCE},
     {CALL("reduce_independent_p_g_buckets_and_remove_grads"), STW_COMPONENT_REDUCE},

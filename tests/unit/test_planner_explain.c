@@ -277,6 +277,51 @@ static void fragments_first(void) {
     stw_plan_free(plan);
 }
 
+/* Texts of real failures on an H200 (bench/explain_torch.py). */
+static void causes_on_a_gpu(void) {
+    answer a = explain(/* together the bytes were there */
+                       "error.txt",
+                       BACKWARD "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
+                                "1000.00 MiB. GPU 0 has a "
+                                "total capacity of 139.80 GiB of which 116.92 GiB is free. "
+                                "Including non-PyTorch memory, "
+                                "this process has 6.95 GiB memory in use. 6.90 GiB allowed; Of the "
+                                "allocated memory 5.39 "
+                                "GiB is allocated by PyTorch, and 770.09 MiB is reserved by "
+                                "PyTorch but unallocated.",
+                       NULL);
+    CU_ASSERT_EQUAL(a.e->cause, STW_CAUSE_FRAGMENTS);
+    drop(&a);
+    a = explain(/* gaps of 76 MiB are in every process; somebody else has the GPU */
+                "error.txt",
+                BACKWARD "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 44.00 MiB. "
+                         "GPU 0 has a "
+                         "total capacity of 139.80 GiB of which 5.56 MiB is free. Process 31438 "
+                         "has 134.29 GiB "
+                         "memory in use. Including non-PyTorch memory, this process has 5.49 GiB "
+                         "memory in use. Of "
+                         "the allocated memory 4.61 GiB is allocated by PyTorch, and 75.73 MiB is "
+                         "reserved by "
+                         "PyTorch but unallocated.",
+                NULL);
+    CU_ASSERT_EQUAL(a.e->cause, STW_CAUSE_OTHERS);
+    drop(&a);
+    a = explain(
+        "error.txt",
+        "  File \"/x/deepspeed/runtime/engine.py\", line 3431, in backward\n"
+        "    self._backward_epilogue()\n"
+        "  File \"/x/deepspeed/runtime/zero/stage_1_and_2.py\", line 2274, in reduce_ipg_grads\n"
+        "    self.copy_grads_in_partition(param, group_idx)\n"
+        "  File \"/x/deepspeed/runtime/zero/stage_1_and_2.py\", line 2192, in "
+        "copy_grads_in_partition\n"
+        "    self.grads_in_partition = torch.empty(int(total_size),\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 972.00 MiB. GPU 0 has a "
+        "total capacity of 79.11 GiB of which 100.00 MiB is free.",
+        NULL);
+    CU_ASSERT_EQUAL(a.e->component, STW_COMPONENT_GRADS);
+    drop(&a);
+}
+
 /* A node that held less than the plan needs: its components are the plan's. */
 static void host_kill(void) {
     static const char *const offloaded[] = {"node.gpus=1",
@@ -411,5 +456,6 @@ static void evaluation(void) {
 STW_TEST_MAIN("planner explain", {"real texts", real_texts}, {"snapshots", snapshots},
               {"tables of GPUs", tables}, {"figures", figures}, {"what is refused", refused},
               {"changes fit", changes_fit}, {"fragments first", fragments_first},
-              {"a node", host_kill}, {"another job", other_job}, {"nothing leaks", nothing_leaks},
+              {"causes on a GPU", causes_on_a_gpu}, {"a node", host_kill},
+              {"another job", other_job}, {"nothing leaks", nothing_leaks},
               {"the job's own rollout", own_rollout}, {"evaluation", evaluation})
