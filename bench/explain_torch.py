@@ -163,7 +163,7 @@ def build_model(torch, shape, device):
             x, labels = self.norm(x), tokens.roll(-1)
             if not self.chunk:
                 return self.loss_of(x, labels) / labels.numel()
-            with set_checkpoint_early_stop(False):  # what ends it is raised inside cross_entropy_loss, which loses it on CUDA
+            with set_checkpoint_early_stop(False):  # an early end was raised inside cross_entropy_loss, which lost it on CUDA
                 parts = [checkpoint(self.loss_of, part, label, use_reentrant=False)
                          for part, label in zip(x.split(self.chunk, dim=1), labels.split(self.chunk, dim=1))]
             return torch.stack(parts).sum() / labels.numel()
