@@ -47,9 +47,11 @@ typedef struct stw_saved_options_t {
     uint32_t rank, world;
     const char *master, *exp_avg, *exp_avg_sq; /* dtypes; NULL: there is none */
     uint64_t bucket_bytes; /* of each of two buckets of host memory; 0: 32 MiB */
+    uint64_t copies_bytes; /* of further buckets: by so much a save's reader, and with it the next
+                              step, gets ahead of the disk (checkpoint.copies of plans) */
 } stw_saved_options_t;
 
-/** Plan the checkpoints of a rank. Nothing is borrowed. Takes the memory of two buckets when the
+/** Plan the checkpoints of a rank. Nothing is borrowed. Takes the memory of its buckets when the
  * first save begins.
  * @return BAD_INPUT names a tensor of which the ranks do not hold all elements */
 STW_API_CHECKED stw_status_t stw_plan_checkpoint(const stw_saved_options_t *options, size_t size,

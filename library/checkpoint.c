@@ -118,6 +118,7 @@ static stw_status make(stw_saved_t *h, const stw_saved_options_t *o, stw_error *
     h->rank = o->rank;
     h->world = o->world;
     h->bucket_bytes = o->bucket_bytes;
+    h->copies_bytes = o->copies_bytes;
     STW_TRY(take_model(h, o, err));
     STW_TRY(take_kinds(o, &options, err));
     options.params = h->dtypes;
@@ -427,8 +428,11 @@ static stw_status begin(stw_saved_t *h, const stw_save_options_t *o,
     if (h->save_pool == NULL) STW_TRY(no_memory(err));
     STW_TRY(find_items(h, err));
     if (h->saver == NULL) {
-        const stw_saver_options options = {
-            .saved = h->saved, .rank = h->rank, .world = h->world, .bucket_bytes = h->bucket_bytes};
+        const stw_saver_options options = {.saved = h->saved,
+                                           .rank = h->rank,
+                                           .world = h->world,
+                                           .bucket_bytes = h->bucket_bytes,
+                                           .copies_bytes = h->copies_bytes};
         STW_TRY(stw_saver_new(&options, &h->saver, err));
     }
     stw_save_head head = {.folder = stw_pool_string(h->save_pool, o->folder),

@@ -18,7 +18,7 @@ struct stw_saved_t {
     stw_held *held;
     uint32_t n_held, rank, world;
     stw_shares shares;
-    uint64_t bucket_bytes;
+    uint64_t bucket_bytes, copies_bytes;
     stw_save_source_t *sources; /* [n_held * STW_N_SAVED] of the last call; component NULL: none */
     /* of saves */
     stw_saver *saver; /* NULL before the first */

@@ -69,7 +69,7 @@ class _Held(Structure):
 class _Options(Structure):
     _fields_ = [("tensors", POINTER(_Tensor)), ("n_tensors", c_uint32), ("model_type", c_char_p), ("pieces", POINTER(_Held)),
                 ("n_pieces", c_uint32), ("rank", c_uint32), ("world", c_uint32), ("master", c_char_p), ("exp_avg", c_char_p),
-                ("exp_avg_sq", c_char_p), ("bucket_bytes", c_uint64)]
+                ("exp_avg_sq", c_char_p), ("bucket_bytes", c_uint64), ("copies_bytes", c_uint64)]
 
 
 class _SavedInfo(Structure):
@@ -139,7 +139,7 @@ class Saved:
     must be closed before the optimizers that it saves."""
 
     def __init__(self, tensors: Sequence[SavedTensor], pieces: Sequence[Held], rank: int, world: int, dtypes: Dict[str, str],
-                 bucket_bytes: int) -> None:
+                 bucket_bytes: int, copies: int = 0) -> None:
         """dtypes: of master, exp_avg and exp_avg_sq, as far as the job has them."""
         self._library = _native.load()
         self._handle = c_void_p()
@@ -154,7 +154,7 @@ class Saved:
             h.params = h.state = 1
         of = {name: dtype.encode() for name, dtype in dtypes.items()}
         options = _Options(rows, len(tensors), None, held, len(pieces), rank, world, of.get("master"), of.get("exp_avg"),
-                           of.get("exp_avg_sq"), bucket_bytes)
+                           of.get("exp_avg_sq"), bucket_bytes, copies)
         self._library.call("stw_plan_checkpoint", byref(options), ctypes.sizeof(options), byref(self._handle))
 
     def check_open(self) -> None:

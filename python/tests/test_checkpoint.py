@@ -47,10 +47,10 @@ class OneRank(unittest.TestCase):
         self.folder = tempfile.mkdtemp(dir=".")
         self.addCleanup(shutil.rmtree, self.folder)
 
-    def resume(self, dtype, **options) -> None:
+    def resume(self, dtype, copies=0, **options) -> None:
         saves = os.path.join(self.folder, str(len(os.listdir(self.folder))))
         model, optimizer = job(dtype=dtype)
-        checkpoint = Checkpoint(model, optimizer, saves, bucket_bytes=8 * KIB)
+        checkpoint = Checkpoint(model, optimizer, saves, bucket_bytes=8 * KIB, copies=copies)
         self.assertIsNone(checkpoint.load())
         steps(model, optimizer, 0, 3, dtype)
         checkpoint.save()
@@ -68,6 +68,26 @@ class OneRank(unittest.TestCase):
     def test_bits(self) -> None:
         self.resume(torch.bfloat16)
         self.resume(torch.float32)
+        self.resume(torch.bfloat16, copies=20 * KIB)  # not whole buckets
+        self.resume(torch.float32, copies=1 << 24)  # more than all
+        model, optimizer = job()
+        with self.assertRaisesRegex(stowage.Error, "copies: found -1"):
+            Checkpoint(model, optimizer, self.folder, copies=-1)
+
+    def test_copies_are_taken_by_the_first_save(self) -> None:
+        def mapped() -> int:
+            with open("/proc/self/statm", encoding="ascii") as file:
+                return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+        grown = []
+        for copies in [0, 1 << 30]:
+            model, optimizer = job()
+            before = mapped()
+            with Checkpoint(model, optimizer, os.path.join(self.folder, str(copies)), bucket_bytes=64 * KIB, copies=copies) as checkpoint:
+                checkpoint.save()
+                checkpoint.wait()
+                grown.append(mapped() - before)
+        self.assertGreater(grown[1] - grown[0], 1 << 29)
 
     def test_another_placement(self) -> None:
         self.resume(torch.bfloat16, gpu_memory=1 << 30)

@@ -51,10 +51,14 @@ class Checkpoint:
     Every rank of process_group makes one at the same point, when model and optimizer are complete; after add_param_group make
     another. keep: complete checkpoints beside which older ones are removed; 0: all stay. config: path of the model's config.json,
     or of its folder, which is saved too; None: that of a transformers model is model.config, others have none.
-    bucket_bytes: of each of two buckets of host memory, which the first save takes."""
+    bucket_bytes: of each of two buckets of host memory, which the first save takes. copies: bytes of further buckets on each rank: the
+    next step waits for the disk only for what they do not hold (checkpoint.copies of a plan)."""
 
     def __init__(self, model: torch.nn.Module, optimizer: AdamW, folder: Union[str, "os.PathLike[str]"], *, keep: int = 0,
-                 config: Union[str, "os.PathLike[str]", None] = None, process_group: Any = None, bucket_bytes: int = BUCKET) -> None:
+                 config: Union[str, "os.PathLike[str]", None] = None, process_group: Any = None, bucket_bytes: int = BUCKET,
+                 copies: int = 0) -> None:
+        if copies < 0:
+            raise _native.Error(f"copies: found {copies}, expected bytes, 0 for none")
         self.folder = os.fspath(folder)
         self.keep = keep
         self._config = config
@@ -66,7 +70,7 @@ class Checkpoint:
                 raise _native.Error(f"{what}: found {', '.join(map(str, values))} on ranks 0 to {len(values) - 1}, expected the same "
                                     "on all")
         self._number = ranks[0].number
-        sums = self._group.exchange(lambda: self._plan(ranks, bucket_bytes))
+        sums = self._group.exchange(lambda: self._plan(ranks, bucket_bytes, copies))
         if len(set(sums)) > 1:
             raise _native.Error("the ranks plan different checkpoints; they must run one version of libstowage")
         optimizer._saves.append(self._saved)
@@ -100,7 +104,7 @@ class Checkpoint:
         return _Mine(describe(self._source, None), list(self._members), dtypes, random.SystemRandom().getrandbits(63),
                      os.path.abspath(self.folder), self.keep)
 
-    def _plan(self, ranks: List[_Mine], bucket_bytes: int) -> int:
+    def _plan(self, ranks: List[_Mine], bucket_bytes: int, copies: int) -> int:
         table, rows, pieces = join([r.described for r in ranks], self._group.rank, self._source)
         trained = {name for r in ranks for name in r.trained}
         dtypes: Dict[str, str] = {}
@@ -118,7 +122,7 @@ class Checkpoint:
         self._master = "master" in dtypes
         self._saved = Saved([SavedTensor(r.name, r.dtype, r.shape, r.name in trained) for r in rows],
                             [Held(p.rank, p.tensor, p.first, p.count) for p in pieces], self._group.rank, self._group.size, dtypes,
-                            bucket_bytes)
+                            bucket_bytes, copies)
         return self._saved.sum()
 
     # ---- saves ---------------------------------------------------------------------------------
