@@ -72,8 +72,14 @@ for model in dense moe; do
         done
         for place in "" "$host" "$nvme"; do
             # shellcheck disable=SC2086
-            plan "$ranks" $place
+            if [ "$place" = "$host" ]; then # both syncs, of parameters on the host
+                plan "$ranks" $place --set "roles=[{name: rollout, kind: rollout, engine: vllm, max_model_len: 1k, max_num_seqs: 4,
+                    max_num_batched_tokens: 1024, update_bucket: 1 MiB}]"
+            else
+                plan "$ranks" $place
+            fi
             execute "$ranks" --steps 2 --sync-to out
+            [ "$place" != "$host" ] || [ "$(of weight_sync version)" = 2 ] || fail "$model, $ranks ranks, $what: the rollout has no version 2"
             [ "$(of sync_to version)" = 2 ] || fail "$model, $ranks ranks, $what: no version 2 of the folder"
             grep -a -q '"step": "2"' out/*.safetensors || fail "the files do not say the step"
             [ ! -e out.writing-2 ] || fail "$what: the folder under way is left"
