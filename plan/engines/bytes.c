@@ -1,25 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sources of the formulas:
- * - Saved activations per block: what autograd saves in HF transformers' eager decoder (5.17,
- *   models/qwen3/modeling_qwen3.py), after the scheme of Korthikanti et al., arXiv 2205.05198,
- *   section 4.1: every matrix product saves its input, every element-wise product both factors.
- *   - RMSNorm computes in fp32: it saves the fp32 copy of its input (pow and mul share it), one
- *     fp32 reciprocal root per row, the normalised input in the compute dtype (factor of the
- *     weight); its output is saved by the next product. The residual itself is not saved.
- *     Gemma's multiply by their weight in fp32 (models/gemma2/modeling_gemma2.py, Gemma2RMSNorm).
- *   - A norm on queries and keys (Qwen3) saves the same per head. Rotary embedding saves only its
- *     tables: they need no gradient.
- *   - Attention (flash or torch's SDPA with enable_gqa): query, key, value, output, and one fp32
- *     log-sum-exp per head; the output projection reads that output in place.
- *   - Gated MLP: gate, activated gate, up, their product.
- * - Mixture of experts: each token keeps experts_per_token copies of the expert terms (Megatron-LM
- *   pull request 6782).
+ * - Saved activations per block: plan/blocks.
  * - Backward of a block: the gradient of a product's factors (2 x ffn) replaces the product, beside
  *   everything saved before it; weight gradients collect from the down projection upwards.
- * - A product saves its input only for the gradient of its weight, a norm its normalised input
- *   (tools/autograd/derivatives.yaml: a factor is saved if the other's gradient is wanted): frozen
- *   ones do not. LoRA's first product saves the same input once more for all adapters that read it,
- *   its second one the inner result.
  * - Loss (transformers/loss/loss_utils.py, ForCausalLMLoss): logits, their upcast and the
  *   log-softmax live together in forward; autograd keeps the log-softmax alone; backward adds the
  *   gradients of log-softmax and of upcast logits, then casts down.
@@ -37,12 +20,6 @@
  * - cuBLAS work areas: 32 MiB per handle and stream on Hopper (aten/src/ATen/cuda/
  *   CublasHandlePool.cpp, parseChosenWorkspaceSize; about 8 MiB elsewhere), one of the main and one
  *   of autograd's thread.
- * - Tensor parallelism (torchtitan/models/llama3/infra/parallelize.py at 018740b, apply_tp;
- *   torch/distributed/tensor/parallel/style.py at v2.11): products save rows of all tokens, which
- *   PrepareModuleInput gathers once for all that read them, and the rank's part of what lies
- *   between products; with sequence parallelism norms and residuals have the rank's tokens.
- *   Without it every rank has all of them (NVIDIA-NeMo/Automodel, optimized_tp_plans.py, with
- *   sequence_parallel false).
  * - Page-locking: torch's CachingHostAllocator rounds to the next power of two (pytorch issue
  *   95823). */
 #include "plan/engines/bytes.h"
@@ -50,6 +27,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/blocks/calls.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/tensor_parallel.h"
 #include "plan/engines/vision.h"
@@ -69,7 +47,7 @@ static uint64_t rows_of(const stw_job *job, uint32_t group) {
 }
 
 static uint64_t own_rows_of(const stw_job *job, uint32_t group) {
-    return job->model->groups[group].facts.vision ? stw_job_patches(job) : stw_tp_own_tokens(job);
+    return job->model->groups[group].facts.vision ? stw_job_patches(job) : stw_job_own_tokens(job);
 }
 
 /* Of a block on a rank of tensor parallelism: its heads, its columns of the MLP. */
@@ -105,118 +83,11 @@ static uint64_t mlp_width(const stw_job *job, const stw_block_facts *f) {
     return STW_SUM(f->ffn, f->shared_ffn, f->experts > 0 ? routed : 0);
 }
 
-/* Which inputs of a block's products and norms are saved: those whose weights are trained, and
- * those of adapters. */
-typedef struct saved_inputs {
-    bool attention, mlp, down; /* of the projections of attention, of the MLP, and of its last */
-    bool norms, query_norms;
-    uint64_t adapters; /* widths of LoRA's inner results together */
-} saved_inputs;
-
-static void add_trained(const stw_tensor *tensor, saved_inputs *out) {
-    const stw_weight_use use = tensor->use;
-    if (use.weight == STW_WEIGHT_Q_NORM || use.weight == STW_WEIGHT_K_NORM)
-        out->query_norms = true;
-    else if (use.weight == STW_WEIGHT_NORM)
-        out->norms = true;
-    else if (use.adapter == STW_ADAPTER_B)
-        out->adapters = stw_plus(out->adapters, tensor->shape[1]);
-    else if (use.weight == STW_WEIGHT_O)
-        return; /* attention saves its own output */
-    else if (use.weight == STW_WEIGHT_DOWN)
-        out->down = true;
-    else if (stw_module_is_mlp(use.module))
-        out->mlp = true;
-    else
-        out->attention = true;
-}
-
-/* Of the blocks of a group, which are alike. */
-static saved_inputs saved_inputs_of(const stw_job *job, uint32_t group) {
-    const stw_model *model = job->model;
-    saved_inputs out = {true, true, true, true, true, 0};
-    if (job->frozen == NULL) return out;
-    memset(&out, 0, sizeof out);
-    for (uint32_t b = 0; b < model->n_blocks; b++) {
-        const stw_block *block = &model->blocks[b];
-        if (block->group != group) continue;
-        for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
-            if (stw_job_trains(job, t)) add_trained(&model->tensors[t], &out);
-        break;
-    }
-    return out;
-}
-
-static uint64_t mlp_elements(const stw_job *job, const stw_block_facts *f,
-                             const saved_inputs *saved) {
-    /* gated: gate, activated gate, up, product; plain: first product and its activation */
-    uint64_t elements =
-        stw_times((f->gated ? 3 : 1) + (uint64_t)(saved->down ? 1 : 0), mlp_width(job, f));
-    if (f->experts == 0) return elements;
-    uint64_t copies =
-        stw_times(stw_times(f->experts_per_token, 1 + (uint64_t)(saved->mlp ? 1 : 0)), f->hidden);
-    return STW_SUM(elements, stw_scaled(copies, job->run->moe.imbalance), f->experts);
-}
-
-/* What a norm saves per token over `rows` rows of together `width` elements, its output apart. The
- * normalised input is the factor of the weight's gradient. */
-static uint64_t norm_token_bytes(const stw_job *job, const stw_block_facts *f, uint64_t width,
-                                 uint64_t rows, bool trained) {
-    uint64_t factor = f->wide_norms ? 4 : compute_bytes(job);
-    return stw_plus(stw_times(width, stw_plus(4, trained ? factor : 0)), stw_times(4, rows));
-}
-
-static bool has_query_norm(const stw_job *job, uint32_t group) {
-    const stw_model *model = job->model;
-    for (uint32_t b = 0; b < model->n_blocks; b++) {
-        const stw_block *block = &model->blocks[b];
-        if (block->group != group) continue;
-        for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
-            if (model->tensors[t].use.weight == STW_WEIGHT_Q_NORM) return true;
-        return false;
-    }
-    return false;
-}
-
-/* Eager attention: softmax in fp32 and its cast, tanh of capped scores, keys and values once for
- * each query head. */
-static uint64_t eager_token_bytes(const stw_job *job, const stw_block_facts *f) {
-    const uint64_t c = compute_bytes(job);
-    uint64_t seen = f->vision ? stw_job_seen_patches(job) : job->run->batch.seq_len;
-    if (f->vision && f->window > 0) seen = stw_min_u64(seen, f->window);
-    uint64_t scores = stw_times(seen, f->q_heads);
-    uint64_t more = f->q_heads > f->kv_heads ? f->q_heads - f->kv_heads : 0;
-    uint64_t copies = stw_times(more, stw_plus(f->qk_dim, f->v_dim));
-    uint64_t score = stw_plus(4, f->capped_scores ? stw_times(2, c) : c);
-    return stw_plus(stw_times(scores, score), stw_times(c, copies));
-}
-
 static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
-    const stw_block_facts part = cut_facts(job, group), *f = &part;
-    const uint64_t c = compute_bytes(job);
-    const saved_inputs in = saved_inputs_of(job, group);
-    const uint64_t norm_outputs = (uint64_t)(in.attention ? 1 : 0) + (in.mlp ? 1 : 0);
-    uint64_t q = stw_times(f->q_heads, f->qk_dim), k = stw_times(f->kv_heads, f->qk_dim);
-    uint64_t elements =
-        STW_SUM(stw_times(norm_outputs, f->hidden), qkv_elements(f),
-                stw_times(f->q_heads, f->v_dim), f->q_rank, f->kv_rank,
-                linear_attention_elements(f), mlp_elements(job, f, &in), in.adapters);
-    const uint64_t norms = f->norms > 0 ? f->norms : 2;
-    const uint64_t rows =
-        stw_times(norms, f->vision ? stw_vision_norm_bytes(job, group, in.norms)
-                                   : norm_token_bytes(job, f, f->hidden, 1, in.norms));
-    uint64_t token = stw_times(c, elements);
-    if (has_query_norm(job, group))
-        token = STW_SUM(token, norm_token_bytes(job, f, q, f->q_heads, in.query_norms),
-                        norm_token_bytes(job, f, k, f->kv_heads, in.query_norms));
-    if (job->run->attention == STW_ATTENTION_EAGER)
-        token = stw_plus(token, eager_token_bytes(job, f));
-    else
-        token = stw_plus(token, stw_times(4, f->q_heads));
-    /* 1 + weight in fp32 */
-    uint64_t weights = f->wide_norms ? stw_times(stw_times(4, norms), f->hidden) : 0;
-    return STW_SUM(stw_times(rows_of(job, group), token), stw_times(own_rows_of(job, group), rows),
-                   weights);
+    uint64_t saved[STW_N_PARTS];
+    stw_group_saved(job, group, saved);
+    return STW_SUM(saved[STW_PART_NORMS], saved[STW_PART_INPUTS], saved[STW_PART_ATTENTION],
+                   saved[STW_PART_MLP]);
 }
 
 /* Of the language model. */
@@ -257,24 +128,24 @@ double stw_group_attention_flops(const stw_job *job, uint32_t group) {
 /* torch's checkpoint of single modules keeps the input of each of them. */
 static stw_selective of_modules(const stw_job *job, uint32_t group, stw_fsdp_modules modules) {
     const stw_block_facts *f = &job->model->groups[group].facts;
-    const saved_inputs in = saved_inputs_of(job, group);
-    const uint64_t column = stw_times(job->tokens, compute_bytes(job));
-    const uint64_t input = stw_times(column, f->hidden), n = f->norms > 0 ? f->norms : 2;
-    const uint64_t full = kept_bytes(job, group), mlp = stw_mlp_activation_bytes(job, group);
-    const uint64_t inputs = stw_times((uint64_t)(in.attention ? 1 : 0) + (in.mlp ? 1 : 0), input);
-    uint64_t norms = stw_times(job->tokens, norm_token_bytes(job, f, f->hidden, 1, in.norms));
-    uint64_t attention = 0;
-    norms = stw_times(n, norms);
-    const uint64_t others = STW_SUM(mlp, norms, inputs);
-    attention = full > others ? full - others : 0;
-    stw_selective out = {
-        .again = {modules.mlp ? mlp : 0,
-                  stw_plus(modules.self_attn ? attention : 0, modules.layernorm ? norms : 0)}};
-    out.saved[0] = mlp - out.again[0];
-    out.saved[1] = full - mlp - out.again[1];
-    if (modules.layernorm) out.saved[1] = stw_plus(out.saved[1], stw_times(n, input));
-    if (modules.mlp && !in.mlp) out.saved[1] = stw_plus(out.saved[1], input);
-    if (modules.self_attn && !in.attention) out.saved[1] = stw_plus(out.saved[1], input);
+    const uint64_t input = stw_times(stw_times(job->tokens, compute_bytes(job)), f->hidden);
+    stw_calls calls;
+    uint64_t saved[STW_N_PARTS];
+    stw_calls_of_group(job, group, &calls);
+    stw_calls_saved(&calls, saved);
+    stw_selective out = {.again = {modules.mlp ? saved[STW_PART_MLP] : 0,
+                                   stw_plus(modules.self_attn ? saved[STW_PART_ATTENTION] : 0,
+                                            modules.layernorm ? saved[STW_PART_NORMS] : 0)}};
+    out.saved[0] = saved[STW_PART_MLP] - out.again[0];
+    out.saved[1] =
+        STW_SUM(saved[STW_PART_ATTENTION], saved[STW_PART_NORMS], saved[STW_PART_INPUTS]) -
+        out.again[1];
+    if (modules.layernorm)
+        out.saved[1] = stw_plus(out.saved[1], stw_times(f->norms > 0 ? f->norms : 2, input));
+    if (modules.mlp && calls.values[calls.to_mlp].reads == 0) /* frozen: nothing else keeps it */
+        out.saved[1] = stw_plus(out.saved[1], input);
+    if (modules.self_attn && calls.values[calls.to_attention].reads == 0)
+        out.saved[1] = stw_plus(out.saved[1], input);
     return out;
 }
 
@@ -287,7 +158,7 @@ static stw_selective of_operations(const stw_job *job, uint32_t group) {
     const stw_block_facts part = cut_facts(job, group), *f = &part;
     const uint64_t scattered = cuts_rows(job) ? 2 : 0;
     const uint64_t own =
-        stw_times(stw_times(stw_tp_own_tokens(job), compute_bytes(job)), f->hidden);
+        stw_times(stw_times(stw_job_own_tokens(job), compute_bytes(job)), f->hidden);
     const uint64_t column = stw_times(job->tokens, compute_bytes(job));
     const uint64_t full = kept_bytes(job, group), mlp = stw_mlp_activation_bytes(job, group);
     const uint64_t q = stw_times(f->q_heads, f->qk_dim);
@@ -351,10 +222,10 @@ uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act) {
 }
 
 uint64_t stw_mlp_activation_bytes(const stw_job *job, uint32_t group) {
-    const stw_block_facts part = cut_facts(job, group), *f = &part;
-    uint64_t element = stw_times(rows_of(job, group), compute_bytes(job));
-    const saved_inputs in = saved_inputs_of(job, group);
-    return saves(job, group) ? stw_times(element, mlp_elements(job, f, &in)) : 0;
+    uint64_t saved[STW_N_PARTS];
+    if (!saves(job, group)) return 0;
+    stw_group_saved(job, group, saved);
+    return saved[STW_PART_MLP];
 }
 
 /* With sequence parallelism the gradient of a last product's output is gathered, and the gradient
@@ -489,13 +360,6 @@ static bool trains_head(const stw_job *job) {
     return trains_group(job, job->model->tied_embeddings ? "embed" : "head");
 }
 
-/* Of the first transformer block; the final norm is like those of the blocks. */
-static const stw_block_facts *layer_facts(const stw_job *job) {
-    uint32_t g = 0;
-    while (g + 1 < job->model->n_groups && !residual(&job->model->groups[g].facts)) g++;
-    return &job->model->groups[g].facts;
-}
-
 /* What tanh saves of soft-capped logits, until their gradient has passed through it
  * (transformers/models/gemma2/modeling_gemma2.py, Gemma2ForCausalLM.forward). */
 static uint64_t cap_bytes(const stw_job *job) {
@@ -504,11 +368,13 @@ static uint64_t cap_bytes(const stw_job *job) {
 
 /* What the final norm saves, and its output, which the head saves. */
 static uint64_t final_norm_bytes(const stw_job *job) {
-    uint64_t hidden = job->model->hidden;
-    bool frozen = job->frozen != NULL, trained = !frozen || trains_group(job, "norm");
-    uint64_t output = !frozen || trains_head(job) ? stw_times(hidden, compute_bytes(job)) : 0;
-    uint64_t norm = norm_token_bytes(job, layer_facts(job), hidden, 1, trained);
-    return stw_plus(stw_times(stw_tp_own_tokens(job), norm), stw_times(job->tokens, output));
+    stw_calls calls;
+    uint64_t saved[STW_N_PARTS], output = 0;
+    (void)stw_calls_of_norm(job, &calls);
+    stw_calls_saved(&calls, saved);
+    if (job->frozen == NULL || trains_head(job))
+        output = stw_times(job->model->hidden, compute_bytes(job));
+    return stw_plus(saved[STW_PART_NORMS], stw_times(job->tokens, output));
 }
 
 /* The output of the model holds the logits in the dtype of computation; under a checkpoint they go

@@ -69,10 +69,6 @@ uint64_t stw_tp_rows(const stw_job *job, uint32_t tensor, uint64_t *row) {
     return rows;
 }
 
-uint64_t stw_tp_own_tokens(const stw_job *job) {
-    return job->run->parallel.sequence_parallel ? job->tokens / stw_job_tp(job) : job->tokens;
-}
-
 /* ---- checks ---- */
 
 static stw_status refuse(uint32_t tp, const char *what, uint64_t found, stw_error *err) {

@@ -18,9 +18,6 @@ stw_tp_cut stw_tp_cut_of(const stw_tensor *tensor);
 uint64_t stw_tp_part(const stw_job *job, uint32_t tensor);
 /** Rows of that part, and elements of each. */
 uint64_t stw_tp_rows(const stw_job *job, uint32_t tensor, uint64_t *row);
-/** Tokens of which a rank has all elements between the products: its share of them with sequence
- * parallelism. */
-uint64_t stw_tp_own_tokens(const stw_job *job);
 /** BAD_INPUT where the ways do not divide the heads, the width of the MLP or the vocabulary;
  * NOT_BUILT_IN where a part of the model is not softmax attention and a dense MLP. @param engine
  * that errors name */

@@ -145,6 +145,11 @@ uint32_t stw_job_replicas(const stw_job *job);
 static inline uint32_t stw_job_tp(const stw_job *job) {
     return job->engine->part != NULL ? job->run->parallel.tp : 1;
 }
+/** Returns the tokens of which a rank has all elements between the products: its share of them with
+ * sequence parallelism. */
+static inline uint64_t stw_job_own_tokens(const stw_job *job) {
+    return job->run->parallel.sequence_parallel ? job->tokens / stw_job_tp(job) : job->tokens;
+}
 /** True if a step of Stowage's optimizer may overlap the next forward: the optimizer runs in a
  * framework's process, and neither a rollout nor a log-probability pass follows the step. */
 bool stw_job_may_hide_step(const stw_job *job);

@@ -26,7 +26,7 @@ files '\.(c|h|cu|cuh)$' | xargs awk '
         allowed["tests"] = " core models plan planner sim backend reports cli include library tests bench "
         allowed["bench"] = allowed["tests"]
         # Inside plan/ a room includes itself and those before it.
-        n_plan = split("sync checkpoint spec job program engines files measured", plan_rooms, " ")
+        n_plan = split("sync checkpoint spec job program blocks engines files measured", plan_rooms, " ")
         for (i = 1; i <= n_plan; i++) order[plan_rooms[i]] = i
         # Outside libraries: who may include them (a pattern over the path of the file).
         owner["glpk.h"] = "^planner/"
@@ -61,7 +61,7 @@ files '\.(c|h|cu|cuh)$' | xargs awk '
                 refuse(room "/ may include only" allowed[room])
             if (room == "plan" && to[1] == "plan") {
                 if (!(part[2] in order) || !(to[2] in order))
-                    refuse("plan/ has the rooms sync, checkpoint, spec, job, program, engines, files and measured")
+                    refuse("plan/ has the rooms sync, checkpoint, spec, job, program, blocks, engines, files and measured")
                 else if (order[to[2]] > order[part[2]])
                     refuse("plan/" part[2] " may not include plan/" to[2])
                 if (part[2] == "engines" && to[2] == "engines" && part[4] != "" && to[4] != "" &&

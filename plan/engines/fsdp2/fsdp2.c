@@ -7,13 +7,13 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/blocks/calls.h"
 #include "plan/engines/bucket_places.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/fsdp2/inside.h"
 #include "plan/engines/fsdp2/keys.h"
-#include "plan/engines/fsdp2/layer.h"
 #include "plan/engines/fsdp2/layouts.h"
 #include "plan/engines/fsdp2/save.h"
 #include "plan/engines/fsdp2/tensors.h"
@@ -67,7 +67,7 @@ static bool counts_products(const stw_job *job) {
             if (model->tensors[t].use.bias) return false;
             matrices += model->tensors[t].rank == 2;
         }
-        if (!stw_torch_layer_is_known(job, f) || f->experts > 0 || f->shared_ffn > 0 ||
+        if (!stw_group_is_known(job, block->group) || f->experts > 0 || f->shared_ffn > 0 ||
             matrices != (f->gated ? 7 : 6))
             return false;
     }

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/blocks/trace.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/chunks.h"
 #include "plan/engines/fsdp2/keys.h"
-#include "plan/engines/fsdp2/layer.h"
 #include "plan/engines/tensor_parallel.h"
 
 enum {
@@ -37,9 +37,11 @@ struct stw_torch {
     const stw_job *job;
     const stw_act *acts;
     bool no_grad;
-    unit *units;            /* [n_blocks + 1], the root last */
-    stw_torch_saved *saved; /* [n_blocks] */
-    stw_torch_norm final;
+    unit *units;       /* [n_blocks + 1], the root last */
+    stw_calls **calls; /* [2 n_groups] of a group's blocks; of one whose input has no gradient */
+    stw_calls norm;    /* after the last block */
+    uint32_t norm_block;
+    stw_kept *kept;        /* [n_blocks + 1], that of the norm last */
     uint32_t normed, loss; /* input of the head; log-softmax */
     uint32_t narrow;       /* the logits, which the model's output holds until it returns */
     uint32_t hidden, grad; /* between two blocks */
@@ -65,6 +67,10 @@ static unit *unit_of(stw_torch *t, uint32_t block) {
 
 static const char *group_name(const stw_torch *t, uint32_t block) {
     return t->job->model->groups[t->job->model->blocks[block].group].name;
+}
+
+static bool is_transformer(const stw_torch *t, uint32_t block) {
+    return t->job->model->groups[t->job->model->blocks[block].group].facts.transformer;
 }
 
 /* Is it sharded over the ranks with the same experts? */
@@ -166,11 +172,22 @@ static bool add_block(stw_torch *t, unit *u, uint32_t block) {
     return true;
 }
 
+/* What a block calls, and room for what it keeps. */
+static bool add_calls(stw_torch *t, uint32_t block) {
+    stw_calls **calls = &t->calls[2 * t->job->model->blocks[block].group];
+    for (int constant = 0; constant < 2; constant++) {
+        if (calls[constant] != NULL) continue;
+        calls[constant] = stw_pool_alloc(t->b->program->pool, sizeof *calls[constant]);
+        if (calls[constant] == NULL) return false;
+        stw_calls_of_block(t->job, block, constant == 1, calls[constant]);
+    }
+    return stw_kept_new(t->b->program->pool, calls[0], &t->kept[block]);
+}
+
 /* Are all blocks known tensor by tensor? Not those whose activations are offloaded. */
 static bool blocks_are_known(const stw_job *job, const stw_decisions *decisions) {
     for (uint32_t g = 0; g < job->model->n_groups; g++) {
-        const stw_block_facts *f = &job->model->groups[g].facts;
-        if (f->transformer && !stw_torch_layer_is_known(job, f)) return false;
+        if (job->model->groups[g].facts.transformer && !stw_group_is_known(job, g)) return false;
     }
     for (uint32_t i = 0; i < decisions->n_blocks; i++)
         if (decisions->blocks[i].act == STW_ACT_OFFLOAD && decisions->blocks[i].count > 0)
@@ -225,13 +242,18 @@ stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad) {
     stw_pool *pool = b->program->pool;
     stw_torch *t = stw_pool_alloc(pool, sizeof *t);
     if (t != NULL) t->units = stw_pool_array(pool, (size_t)n + 1, sizeof *t->units);
-    if (t != NULL) t->saved = stw_pool_array(pool, n, sizeof *t->saved);
-    bool made = t != NULL && t->units != NULL && t->saved != NULL;
+    if (t != NULL) t->kept = stw_pool_array(pool, (size_t)n + 1, sizeof *t->kept);
+    if (t != NULL)
+        t->calls = stw_pool_array(pool, 2ull * job->model->n_groups, sizeof(stw_calls *));
+    bool made = t != NULL && t->units != NULL && t->kept != NULL && t->calls != NULL;
     for (uint32_t i = 0; made && i < n; i++) {
         t->b = b;
         t->job = job;
         made = add_block(t, unit_of(t, stw_job_in_root(job, i) ? STW_TORCH_ROOT : i), i);
+        if (made && is_transformer(t, i)) made = add_calls(t, i);
     }
+    if (made) t->norm_block = stw_calls_of_norm(job, &t->norm);
+    made = made && stw_kept_new(pool, &t->norm, &t->kept[n]);
     if (!made) {
         b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory for tensors");
         return NULL;
@@ -239,8 +261,6 @@ stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad) {
     t->acts = acts;
     t->no_grad = no_grad;
     for (uint32_t i = 0; i <= n; i++) t->units[i].gathered = t->units[i].output = STW_NO_TENSOR;
-    memset(t->saved, 0xff, n * sizeof *t->saved);
-    memset(&t->final, 0xff, sizeof t->final);
     t->normed = t->loss = t->hidden = t->grad = t->held = t->reduced = STW_NO_TENSOR;
     t->leaf = STW_NO_TENSOR;
     t->narrow = t->passed = t->embedded = t->tables[0] = t->tables[1] = STW_NO_TENSOR;
@@ -288,10 +308,6 @@ static void copy_out(stw_torch *t, unit *u) {
         u->params[i] = stw_tensor_take(t->b, COMPUTE, bytes);
         drop(t, cast);
     }
-}
-
-static bool is_transformer(const stw_torch *t, uint32_t block) {
-    return t->job->model->groups[t->job->model->blocks[block].group].facts.transformer;
 }
 
 static uint64_t hidden_bytes(const stw_torch *t) {
@@ -372,28 +388,6 @@ void stw_torch_release(stw_torch *t, uint32_t first_op, uint32_t block) {
 
 /* ---- blocks ---- */
 
-/* @param tensors, grads of stw_torch_layer */
-static stw_torch_layer layer_of(stw_builder *b, uint32_t block, const uint32_t *tensors,
-                                uint32_t *grads) {
-    const stw_model *model = b->job->model;
-    const stw_block *blk = &model->blocks[block];
-    stw_torch_layer l = {.b = b,
-                         .job = b->job,
-                         .facts = &model->groups[blk->group].facts,
-                         .n_tensors = blk->n_tensors,
-                         .tensors = tensors,
-                         .scaled = STW_NO_TENSOR,
-                         .grads = grads};
-    for (uint32_t i = 0; i < blk->n_tensors; i++)
-        l.qk_norm =
-            l.qk_norm || model->tensors[blk->first_tensor + i].use.weight == STW_WEIGHT_Q_NORM;
-    return l;
-}
-
-static stw_torch_layer layer_in(stw_torch *t, uint32_t block) {
-    return layer_of(t->b, block, t->units[block].model, t->units[block].grads);
-}
-
 /* With adapters everything else is frozen. */
 static bool embedding_is_frozen(const stw_torch *t) { return t->job->run->trainable.lora_rank > 0; }
 
@@ -402,24 +396,49 @@ static bool is_constant(const stw_torch *t, uint32_t block) {
     return t->acts[block] == STW_ACT_KEEP && block == t->first && embedding_is_frozen(t);
 }
 
+static stw_trace trace_of(stw_torch *t, uint32_t block) {
+    const unit *u = &t->units[block];
+    const uint32_t group = t->job->model->blocks[block].group;
+    return (stw_trace){.b = t->b,
+                       .job = t->job,
+                       .calls = t->calls[2 * group + (is_constant(t, block) ? 1 : 0)],
+                       .kept = &t->kept[block],
+                       .first_tensor = t->job->model->blocks[block].first_tensor,
+                       .n_tensors = u->n,
+                       .tensors = u->model,
+                       .grads = u->grads};
+}
+
+/* Of the norm after the last block, which is in the root's unit. */
+static stw_trace norm_trace(stw_torch *t) {
+    const uint32_t n = t->job->model->n_blocks;
+    return (stw_trace){.b = t->b,
+                       .job = t->job,
+                       .calls = &t->norm,
+                       .kept = &t->kept[n],
+                       .first_tensor = t->job->model->blocks[t->norm_block].first_tensor,
+                       .n_tensors = t->units[n].n,
+                       .tensors = t->units[n].model,
+                       .grads = t->units[n].grads};
+}
+
 void stw_torch_forward(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
     if (t->hidden == STW_NO_TENSOR) t->hidden = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
     if (!is_transformer(t, block)) return;
-    stw_torch_layer l = layer_in(t, block);
+    stw_trace trace = trace_of(t, block);
     const bool keep = t->acts[block] == STW_ACT_KEEP && !t->no_grad;
     const bool saves = !keep && !t->no_grad;
     if (!saves && t->hidden != t->embedded) t->passed = t->hidden;
-    if (saves) t->saved[block].hidden = t->hidden;
+    if (saves) t->kept[block].values[STW_VALUE_INPUT] = t->hidden;
     if (saves && t->hidden == t->embedded) {
         /* enable_input_require_grads: checkpointing asks for it, or nothing would be recomputed */
         if (embedding_is_frozen(t)) t->leaf = t->hidden;
-        if (embedding_is_frozen(t)) t->saved[block].hidden = STW_NO_TENSOR;
+        if (embedding_is_frozen(t)) t->kept[block].values[STW_VALUE_INPUT] = STW_NO_TENSOR;
         t->embedded = STW_NO_TENSOR;
     }
-    l.constant = is_constant(t, block);
-    t->hidden = stw_torch_layer_forward(&l, keep, false, &t->saved[block]);
+    t->hidden = stw_trace_forward(&trace, keep ? STW_TRACE_KEEP : STW_TRACE_FORGET);
 }
 
 /* The unsharded gradient of the root's tensor in a block of this group. */
@@ -440,14 +459,11 @@ void stw_torch_backward(stw_torch *t, uint32_t first_op, uint32_t block) {
         root_grad(t, unit_of(t, block), group_name(t, block));
         return;
     }
-    stw_torch_layer l = layer_in(t, block);
-    l.again = t->acts[block] == STW_ACT_RECOMPUTE;
-    l.constant = is_constant(t, block);
-    if (l.again &&
-        stw_torch_is_adapted(&l, STW_TORCH_DOWN)) /* a product with a number saves none */
-        l.scaled = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
-    if (l.again) (void)stw_torch_layer_forward(&l, true, true, &t->saved[block]);
-    t->grad = stw_torch_layer_backward(&l, t->grad, &t->saved[block]);
+    stw_trace trace = trace_of(t, block);
+    const bool again = t->acts[block] == STW_ACT_RECOMPUTE;
+    if (again) stw_trace_scale(&trace);
+    if (again) (void)stw_trace_forward(&trace, STW_TRACE_AGAIN);
+    t->grad = stw_trace_backward(&trace, t->grad, again);
 }
 
 /* ---- head, loss, embedding ---- */
@@ -460,25 +476,22 @@ uint64_t stw_torch_forward_bytes(const stw_job *job, uint32_t block, stw_pool *p
     const stw_block_facts *f = &job->model->groups[job->model->blocks[block].group].facts;
     stw_program program = {.pool = pool, .with_tensors = true, .n_movements = 1};
     stw_builder b = {.job = job, .program = &program};
-    stw_torch_saved saved;
     uint64_t live = 0, most = 0;
     if (!f->transformer) return 0;
-    if (!stw_torch_layer_is_known(job, f))
+    if (!stw_group_is_known(job, job->model->blocks[block].group))
         return stw_plus(stw_full_activation_bytes(job, job->model->blocks[block].group),
                         stw_forward_work_bytes(job, job->model->blocks[block].group));
-    const stw_block *blk = &job->model->blocks[block];
-    uint32_t *tensors = stw_pool_array(pool, blk->n_tensors, sizeof *tensors);
-    uint32_t *grads = stw_pool_array(pool, blk->n_tensors, sizeof *grads); /* backward's */
-    for (uint32_t i = 0; i < blk->n_tensors && tensors != NULL; i++)
-        tensors[i] = blk->first_tensor + i;
-    if (tensors == NULL || grads == NULL) return 0;
-    stw_torch_layer l = layer_of(&b, block, tensors, grads);
-    memset(&saved, 0xff, sizeof saved);
+    stw_calls *calls = stw_pool_alloc(pool, sizeof *calls);
+    stw_kept kept;
+    if (calls == NULL) return 0;
+    stw_calls_of_block(job, block, false, calls);
+    if (!stw_kept_new(pool, calls, &kept)) return 0;
+    stw_trace trace = {.b = &b, .job = job, .calls = calls, .kept = &kept};
     stw_tensors_instead(&b, 0);
     (void)stw_tensor_take(&b, COMPUTE,
                           stw_times(stw_times(job->tokens, bytes_of(job->run->precision.compute)),
                                     job->model->hidden));
-    (void)stw_torch_layer_forward(&l, false, false, &saved);
+    (void)stw_trace_forward(&trace, STW_TRACE_FORGET);
     uint64_t *bytes = stw_pool_array(pool, (size_t)program.n_tensors + 1, sizeof *bytes);
     for (uint32_t i = 0; i < program.n_events && bytes != NULL; i++) {
         const stw_tensor_event *e = &program.events[i];
@@ -504,8 +517,8 @@ void stw_torch_logits(stw_torch *t, uint32_t first_op, uint64_t bytes,
                       const stw_torch_beside *beside) {
     if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
-    const stw_torch_shape shape = {.width = t->job->model->hidden, .rows = 1};
-    (void)stw_torch_norm_forward(t->b, t->job, &shape, false, &t->normed);
+    stw_trace norm = norm_trace(t);
+    t->normed = stw_trace_forward(&norm, STW_TRACE_FORGET);
     t->hidden = drop(t, t->hidden);
     t->embedded = drop(t, t->embedded);
     for (int i = 0; i < 2; i++) t->tables[i] = drop(t, t->tables[i]);
@@ -536,10 +549,9 @@ void stw_torch_loss(stw_torch *t, uint32_t first_op) {
     if (t == NULL) return;
     const stw_run_spec *run = t->job->run;
     const uint64_t wide = bytes_of(run->loss.upcast);
-    const stw_torch_shape shape = {
-        .width = t->job->model->hidden, .rows = 1, .frozen = embedding_is_frozen(t)};
+    stw_trace norm = norm_trace(t);
     stw_tensors_instead(t->b, first_op);
-    t->final = stw_torch_norm_forward(t->b, t->job, &shape, true, &t->normed);
+    t->normed = stw_trace_forward(&norm, STW_TRACE_KEEP);
     t->hidden = drop(t, t->hidden);
     t->embedded = drop(t, t->embedded);
     if (run->loss.checkpoint) {
@@ -578,7 +590,7 @@ static uint32_t whole_loss_backward(stw_torch *t) {
 
 void stw_torch_loss_backward(stw_torch *t, uint32_t first_op) {
     if (t == NULL) return;
-    const stw_torch_shape shape = {.width = t->job->model->hidden, .rows = 1};
+    stw_trace norm = norm_trace(t);
     unit *u = unit_of(t, STW_TORCH_ROOT);
     stw_tensors_instead(t->b, first_op);
     uint32_t *head = trained_grad(t, u, t->job->model->tied_embeddings ? "embed" : "head");
@@ -586,8 +598,7 @@ void stw_torch_loss_backward(stw_torch *t, uint32_t first_op) {
                               ? stw_torch_chunks_backward(t->b, t->job, head)
                               : whole_loss_backward(t);
     t->normed = drop(t, t->normed);
-    t->grad =
-        stw_torch_norm_backward(t->b, t->job, &shape, &t->final, grad, trained_grad(t, u, "norm"));
+    t->grad = stw_trace_backward(&norm, grad, false);
     root_grad(t, u, "norm");
 }
 

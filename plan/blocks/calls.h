@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A block as the functions that it calls, in the order of forward, with their sizes on one rank for
+ * one micro batch. Pure functions of the job; any thread. */
+#ifndef STW_PLAN_BLOCKS_CALLS_H
+#define STW_PLAN_BLOCKS_CALLS_H
+
+#include "plan/blocks/function.h"
+#include "plan/job/job.h"
+
+/* A list lies on stacks, which may be small: see unit.library_stack. */
+enum { STW_MOST_CALLS = 28, STW_MOST_VALUES = 30, STW_MOST_BYTES = 80 };
+/** No value, no weight. */
+#define STW_NO_VALUE UINT8_MAX
+#define STW_NO_WEIGHT UINT16_MAX
+/** The value that is the block's input. */
+enum { STW_VALUE_INPUT };
+
+/** Parts of a block. */
+typedef enum stw_part {
+    STW_PART_NORMS,  /* those of the residual */
+    STW_PART_INPUTS, /* their outputs: inputs of attention and MLP */
+    STW_PART_ATTENTION,
+    STW_PART_MLP,
+    STW_N_PARTS
+} stw_part;
+
+typedef struct stw_call {
+    uint8_t function, part;            /* stw_function_kind, stw_part */
+    uint8_t conditions;                /* STW_IF_* that hold for every run */
+    uint8_t in[STW_MOST_INPUTS], out;  /* values */
+    uint8_t sizes;                     /* the first of its sizes in stw_calls.bytes */
+    uint16_t weight[STW_MOST_WEIGHTS]; /* of the block's tensors: matrix, then bias or LoRA's two */
+} stw_call;
+
+/** A value is the output of a call, and the input of others. */
+typedef struct stw_value {
+    uint8_t size;  /* in stw_calls.bytes */
+    uint8_t part;  /* stw_part */
+    uint8_t ends;  /* the call after which forward has no reference to it */
+    uint8_t reads; /* calls whose backward reads it */
+    bool constant; /* it has no gradient */
+} stw_value;
+
+/** The same for all blocks of a group. */
+typedef struct stw_calls {
+    uint8_t n, n_values, n_ended, n_bytes;
+    uint8_t stop;                      /* the call with which a recomputation ends */
+    uint8_t to_attention, to_mlp, out; /* values: inputs of both, the block's output */
+    stw_call list[STW_MOST_CALLS];
+    stw_value values[STW_MOST_VALUES];
+    uint8_t ended[STW_MOST_VALUES]; /* values in the order in which forward drops them */
+    uint64_t bytes[STW_MOST_BYTES]; /* sizes of the input and of the calls */
+} stw_calls;
+
+static inline const stw_function *stw_function_of(const stw_call *call) {
+    return &stw_functions_eager[call->function];
+}
+
+/** Of a transformer block; its adapters and trained weights count.
+ * @param constant its input has no gradient */
+void stw_calls_of_block(const stw_job *job, uint32_t block, bool constant, stw_calls *out);
+/** The same of the blocks of a group, with a gradient of the input. */
+void stw_calls_of_group(const stw_job *job, uint32_t group, stw_calls *out);
+/** The norm after the last block, alone.
+ * @return its block */
+uint32_t stw_calls_of_norm(const stw_job *job, stw_calls *out);
+/** Of a group's blocks: is the order of all tensors known? Else only what is saved is. */
+bool stw_group_is_known(const stw_job *job, uint32_t group);
+/** Bytes that the calls of each part save for backward. */
+void stw_calls_saved(const stw_calls *calls, uint64_t bytes[STW_N_PARTS]);
+/** The same of a block of a group. */
+void stw_group_saved(const stw_job *job, uint32_t group, uint64_t bytes[STW_N_PARTS]);
+
+#endif

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/blocks/trace.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+
+/* Gradients of one value add up: a first sum with a view is a new tensor, others are made in place
+ * (torch/csrc/autograd/input_buffer.cpp, accumulate). */
+typedef struct total {
+    uint32_t tensor;
+    bool is_view;
+    uint64_t bytes; /* of a view */
+} total;
+
+typedef struct run {
+    stw_trace *t;
+    stw_builder *b;
+    uint8_t conditions;
+    bool stopped;
+    uint8_t left[STW_MOST_VALUES]; /* reads to come */
+    total grads[STW_MOST_VALUES];
+} run;
+
+static void drop(stw_builder *b, uint32_t *tensor) {
+    stw_tensor_drop(b, *tensor);
+    *tensor = STW_NO_TENSOR;
+}
+
+static uint32_t take(run *r, uint64_t bytes) {
+    return r->stopped ? STW_NO_TENSOR : stw_tensor_take(r->b, 0, bytes);
+}
+
+bool stw_kept_new(stw_pool *pool, const stw_calls *calls, stw_kept *out) {
+    out->slots = stw_pool_array(pool, calls->n, sizeof *out->slots);
+    out->values = stw_pool_array(pool, calls->n_values, sizeof *out->values);
+    if (out->slots == NULL || out->values == NULL) return false;
+    memset(out->slots, 0xff, calls->n * sizeof *out->slots);
+    memset(out->values, 0xff, calls->n_values * sizeof *out->values);
+    return true;
+}
+
+/* ---- gradients of weights ---- */
+
+/* Sum over rows of a matrix: a partial sum per block of threads and column in global memory
+ * (aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig and ReduceConfig::global_memory_size): 512
+ * threads in vectors of 4 columns, blocks as wide as a warp, at least 16 rows per thread. At most
+ * so many blocks as run at once, which few sums reach: 132 multiprocessors, of H100 and H200. */
+static void sum_rows(stw_builder *b, uint64_t rows, uint64_t columns) {
+    enum { VECTOR = 4, THREADS = 512 / VECTOR, WARP = 32, SMS = 132, SM_THREADS = 2048 };
+    enum { FEW_VALUES = 16, MANY_VALUES = 256, BLOCKS = SMS * (SM_THREADS / THREADS) };
+    uint64_t width = 1, height = 1;
+    while (width < WARP && width <= columns / VECTOR / 2) width += width;
+    while (height < THREADS / width && height <= rows / 2) height += height;
+    const uint64_t each = stw_div_up_u64(rows, height);
+    const uint64_t grid = stw_div_up_u64(stw_div_up_u64(columns, VECTOR), width);
+    const bool many = each >= MANY_VALUES || each / FEW_VALUES >= height;
+    if (columns < THREADS || !many || grid > BLOCKS) return;
+    const uint64_t most =
+        stw_min_u64(stw_div_up_u64(BLOCKS, grid), stw_div_up_u64(each, FEW_VALUES));
+    const uint64_t blocks = stw_max_u64(most, stw_div_up_u64(each, MANY_VALUES));
+    if (blocks < 2) return;
+    const uint64_t sums = stw_times(stw_times(columns, blocks), stw_times(width, VECTOR));
+    uint32_t partial = stw_tensor_take(b, 0, stw_times(sums, 4)),
+             semaphores = stw_tensor_take(b, 0, stw_times(grid, 4));
+    drop(b, &semaphores);
+    drop(b, &partial);
+}
+
+static void take_grad(run *r, uint32_t place) {
+    const stw_trace *t = r->t;
+    const stw_tensor *tensor = &t->job->model->tensors[t->tensors[place]];
+    const uint64_t numel = tensor->expert ? tensor->numel / t->job->expert_cut : tensor->numel;
+    t->grads[place] = take(r, stw_times(numel, stw_dtype_bits(t->job->run->precision.compute) / 8));
+}
+
+static void grad_of(run *r, uint32_t weight) {
+    for (uint32_t i = 0; i < r->t->n_tensors; i++)
+        if (r->t->tensors[i] == r->t->first_tensor + weight) take_grad(r, i);
+}
+
+/* Those of the MLP or of all else that have none, from the last one on. */
+static void grads_left(run *r, bool mlp, bool matrices, uint32_t most) {
+    for (uint32_t i = r->t->n_tensors; i-- > 0 && most > 0;) {
+        const stw_tensor *tensor = &r->t->job->model->tensors[r->t->tensors[i]];
+        const bool is_mlp = tensor->expert || stw_module_is_mlp(tensor->use.module);
+        if (r->t->grads[i] != STW_NO_TENSOR || is_mlp != mlp) continue;
+        if ((matrices && tensor->rank < 2) || !stw_job_trains(r->t->job, r->t->tensors[i]))
+            continue;
+        take_grad(r, i);
+        most--;
+    }
+}
+
+/* ---- gradients of values ---- */
+
+static void add(run *r, uint8_t value, uint32_t *more, bool is_view, uint64_t bytes) {
+    total *sum = &r->grads[value];
+    if (*more == STW_NO_TENSOR) return;
+    if (r->t->calls->values[value].constant) {
+        drop(r->b, more);
+        return;
+    }
+    if (sum->tensor == STW_NO_TENSOR) {
+        *sum = (total){*more, is_view, bytes};
+        *more = STW_NO_TENSOR;
+        return;
+    }
+    if (sum->is_view) {
+        const uint32_t both = take(r, sum->bytes);
+        drop(r->b, &sum->tensor);
+        *sum = (total){both, false, 0};
+    }
+    drop(r->b, more);
+}
+
+static void pass(run *r, const stw_call *c, uint32_t *grad) {
+    const uint8_t to = r->t->calls->values[c->in[0]].constant ? c->in[1] : c->in[0];
+    r->grads[to] = (total){*grad, false, 0};
+    *grad = STW_NO_TENSOR;
+}
+
+static void release(run *r, uint8_t value) {
+    if (r->left[value] > 0 && --r->left[value] == 0) drop(r->b, &r->t->kept->values[value]);
+}
+
+/* ---- steps ---- */
+
+static uint64_t size_of(const run *r, const stw_call *c, uint8_t size) {
+    return r->t->calls->bytes[c->sizes + size];
+}
+
+static void do_step(run *r, const stw_call *c, const stw_call_step *step, uint32_t *slots) {
+    uint32_t *slot = &slots[step->slot];
+    switch ((stw_call_act)step->act) {
+    case STW_STEP_NEED:
+        if (*slot == STW_NO_TENSOR) *slot = take(r, size_of(r, c, step->size));
+        break;
+    case STW_STEP_TAKE:
+        *slot = take(r, size_of(r, c, step->size));
+        break;
+    case STW_STEP_DROP:
+        drop(r->b, slot);
+        break;
+    case STW_STEP_RELEASE:
+        release(r, c->in[step->slot]);
+        break;
+    case STW_STEP_RELEASE_OUT:
+        release(r, c->out);
+        break;
+    case STW_STEP_GRAD:
+        grad_of(r, c->weight[step->slot]);
+        break;
+    case STW_STEP_SUM:
+        sum_rows(r->b, step->size == 0 ? r->t->job->tokens : size_of(r, c, step->size) / 4,
+                 r->t->job->model->tensors[r->t->first_tensor + c->weight[step->slot]].numel);
+        break;
+    case STW_STEP_NEXT:
+        grads_left(r, true, true, 1);
+        break;
+    case STW_STEP_REST:
+        grads_left(r, step->slot == 0, false, UINT32_MAX);
+        break;
+    case STW_STEP_ADD:
+        add(r, c->in[step->size], slot, false, 0);
+        break;
+    case STW_STEP_ADD_VIEW:
+        add(r, c->in[step->size], slot, true, size_of(r, c, STW_PRODUCT_IN));
+        break;
+    case STW_STEP_PASS:
+        pass(r, c, &slots[STW_SLOT_GRAD]);
+        break;
+    case STW_STEP_STOP:
+        r->stopped =
+            (r->conditions & STW_IF_REPEATED) != 0 && c == &r->t->calls->list[r->t->calls->stop];
+        break;
+    case STW_STEP_END:
+        break;
+    }
+}
+
+static void do_steps(run *r, const stw_call *c, const stw_call_step *steps, uint32_t *slots) {
+    uint8_t holds = r->conditions | c->conditions;
+    if ((holds & STW_IF_IDLE) != 0) holds &= (uint8_t)~STW_IF_KEPT;
+    for (const stw_call_step *s = steps; s->act != STW_STEP_END; s++)
+        if ((holds & s->with) == s->with && (holds & s->without) == 0) do_step(r, c, s, slots);
+}
+
+uint32_t stw_trace_forward(stw_trace *t, stw_trace_kind kind) {
+    const stw_calls *calls = t->calls;
+    const bool keeps = kind != STW_TRACE_FORGET, again = kind == STW_TRACE_AGAIN;
+    run r = {.t = t,
+             .b = t->b,
+             .conditions = (uint8_t)((keeps ? STW_IF_KEPT : 0) | (again ? STW_IF_REPEATED : 0))};
+    uint32_t *values = t->kept->values;
+    for (uint32_t i = 0; i < calls->n && !r.stopped; i++) {
+        const stw_call *c = &calls->list[i];
+        do_steps(&r, c, stw_function_of(c)->forward, t->kept->slots[i]);
+        values[c->out] = t->kept->slots[i][STW_SLOT_OUT];
+        t->kept->slots[i][STW_SLOT_OUT] = STW_NO_TENSOR;
+        for (uint32_t k = 0; k < calls->n_ended; k++) {
+            const uint8_t v = calls->ended[k];
+            if ((calls->values[v].ends == i || r.stopped) &&
+                (!keeps || calls->values[v].reads == 0))
+                drop(t->b, &values[v]);
+        }
+    }
+    const uint32_t out = values[calls->out];
+    values[calls->out] = STW_NO_TENSOR;
+    return out;
+}
+
+uint32_t stw_trace_backward(stw_trace *t, uint32_t grad, bool again) {
+    const stw_calls *calls = t->calls;
+    run r = {.t = t, .b = t->b, .conditions = again ? STW_IF_REPEATED : 0};
+    for (uint32_t v = 0; v < calls->n_values; v++) {
+        r.left[v] = calls->values[v].reads;
+        r.grads[v].tensor = STW_NO_TENSOR;
+    }
+    if (again) r.left[STW_VALUE_INPUT] = 1;
+    r.grads[calls->out].tensor = grad;
+    for (uint32_t i = calls->n; i-- > 0;) {
+        const stw_call *c = &calls->list[i];
+        if ((c->conditions & STW_IF_IDLE) != 0) continue;
+        t->kept->slots[i][STW_SLOT_GRAD] = r.grads[c->out].tensor;
+        do_steps(&r, c, stw_function_of(c)->backward, t->kept->slots[i]);
+    }
+    return r.grads[STW_VALUE_INPUT].tensor;
+}
+
+void stw_trace_scale(stw_trace *t) {
+    const stw_call *last = &t->calls->list[t->calls->stop];
+    if (last->function == STW_FUNCTION_ADAPTED_PRODUCT)
+        t->kept->slots[t->calls->stop][STW_SLOT_KNOWN] =
+            stw_tensor_take(t->b, 0, t->calls->bytes[last->sizes + STW_PRODUCT_OUT]);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs the calls of a block forward and backward: the tensors that each takes and drops go into a
+ * program (plan/program/tensors.h), in torch's order. */
+#ifndef STW_PLAN_BLOCKS_TRACE_H
+#define STW_PLAN_BLOCKS_TRACE_H
+
+#include "plan/blocks/calls.h"
+#include "plan/program/tensors.h"
+
+/** What a block keeps for its backward: tensors, STW_NO_TENSOR where there is none. */
+typedef struct stw_kept {
+    uint32_t (*slots)[STW_MOST_SLOTS]; /* [calls.n] */
+    uint32_t *values; /* [calls.n_values]; that of the input: checkpoint holds it */
+} stw_kept;
+
+typedef struct stw_trace {
+    stw_builder *b;
+    const stw_job *job;
+    const stw_calls *calls;
+    stw_kept *kept;
+    uint32_t first_tensor; /* of the block */
+    uint32_t n_tensors;
+    const uint32_t *tensors; /* [n_tensors] of the model, in the order of registration */
+    uint32_t *grads;         /* [n_tensors] out: gradients of these */
+} stw_trace;
+
+typedef enum stw_trace_kind {
+    STW_TRACE_FORGET, /* nothing is kept: no gradient is asked for, or checkpoint does it again */
+    STW_TRACE_KEEP,
+    STW_TRACE_AGAIN /* checkpoint does it again, up to the last tensor that is saved */
+} stw_trace_kind;
+
+/** @return false: out of memory */
+bool stw_kept_new(stw_pool *pool, const stw_calls *calls, stw_kept *out);
+/** @return the block's output; STW_NO_TENSOR with AGAIN */
+uint32_t stw_trace_forward(stw_trace *t, stw_trace_kind kind);
+/** @param grad of the output: goes
+ * @param again forward was recomputed
+ * @return the gradient of the input; STW_NO_TENSOR: it has none */
+uint32_t stw_trace_backward(stw_trace *t, uint32_t grad, bool again);
+/** Before a forward with AGAIN: a number scales the gradient of the last product's adapter, so that
+ * its backward needs nothing of forward and runs first. */
+void stw_trace_scale(stw_trace *t);
+
+#endif
