@@ -49,7 +49,7 @@ grep -q '^--num-layers 8' out.txt || fail "no settings on stdout"
 grep -q '^No changes against gpt.sh$' err.txt || fail "no notes on stderr"
 
 # the verdict goes with them: on stderr, on stdout where the settings go to a file, with -q nowhere
-grep -q '^  .* fits on 1 node' err.txt && grep -q '^  GPU  \[.* of 79.60 GiB each' err.txt && grep -q '^  host \[.* per node' err.txt &&
+grep -q '^  .* fits on 1 node' err.txt && grep -q '^  GPU  \[.* of 79.10 GiB each' err.txt && grep -q '^  host \[.* per node' err.txt &&
     grep -q '^  Iteration time: ' err.txt || fail "no verdict: $(cat err.txt)"
 grep -q 'fits on\|GPU memory' out.txt && fail "a verdict among settings"
 full() { "$STOWAGE" plan --from megatron:gpt.sh --cluster "$CLUSTER" --set nodes=1 --set node.gpu.memory=2GiB --emit "$@"; }

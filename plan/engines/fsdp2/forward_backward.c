@@ -24,8 +24,7 @@ static uint32_t group_of(const stw_pass *p, uint32_t block) {
 static void alloc_acts(stw_pass *p, uint32_t block) {
     stw_pass_block *s = &p->blocks[block];
     const stw_selective selective = stw_selective_of(p->b->job, group_of(p, block));
-    uint64_t full = stw_full_activation_bytes(p->b->job, group_of(p, block));
-    uint64_t mlp = stw_mlp_activation_bytes(p->b->job, group_of(p, block));
+    uint64_t full = s->saves, mlp = s->mlp_saves;
     if (selective.is_used) {
         mlp = selective.saved[0];
         full = stw_plus(mlp, selective.saved[1]);
@@ -76,7 +75,7 @@ static void add_copies(const stw_pass *p, uint32_t block, bool backward, stw_wor
 static void forward_block(stw_pass *p, uint32_t block) {
     stw_pass_block *s = &p->blocks[block];
     const stw_job *job = p->b->job;
-    uint64_t full = stw_full_activation_bytes(job, group_of(p, block));
+    const uint64_t full = s->saves;
     uint32_t from = stw_tensors_begin(p->b);
     if (p->acts[block] == STW_ACT_RECOMPUTE)
         s->saved = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,

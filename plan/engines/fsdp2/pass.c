@@ -2,6 +2,7 @@
 #include "plan/engines/fsdp2/pass.h"
 
 #include "core/checked.h"
+#include "plan/engines/bytes.h"
 #include "plan/program/blocks.h"
 
 /* Elements of every block's shard that lie on the host. */
@@ -23,6 +24,20 @@ static void find_host_shards(stw_pass *p) {
     }
 }
 
+/* Blocks of a group save the same. */
+static void find_saved(const stw_pass *p, uint32_t block) {
+    const stw_model *model = p->b->job->model;
+    const uint32_t group = model->blocks[block].group;
+    stw_pass_block *s = &p->blocks[block];
+    if (block > 0 && model->blocks[block - 1].group == group) {
+        s->saves = p->blocks[block - 1].saves;
+        s->mlp_saves = p->blocks[block - 1].mlp_saves;
+        return;
+    }
+    s->saves = stw_full_activation_bytes(p->b->job, group);
+    s->mlp_saves = stw_mlp_activation_bytes(p->b->job, group);
+}
+
 /* Blocks, their policies and what of them lies on the host. */
 bool stw_pass_begin(stw_pass *p) {
     stw_builder *b = p->b;
@@ -39,6 +54,7 @@ bool stw_pass_begin(stw_pass *p) {
         stw_pass_block *s = &p->blocks[i];
         s->gathered = s->stashed = s->reduced = STW_OP_NONE;
         s->in_root = stw_job_in_root(b->job, i);
+        find_saved(p, i);
         if (s->in_root)
             p->root = i;
         else

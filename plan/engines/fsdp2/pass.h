@@ -18,6 +18,7 @@ typedef struct stw_pass_block {
     stw_extent reduce, output;             /* output: what waits for its all-reduce */
     stw_extent saved, acts[2], grads[2];   /* acts: the MLP's part, the rest */
     stw_extent accumulated;                /* unsharded gradients of earlier micro batches */
+    uint64_t saves, mlp_saves;             /* bytes for backward, of them the MLP's */
     uint32_t gathered;                     /* the last operation that made `unshard` */
     uint32_t reduced;                      /* the last operation on `reduce` and `output` */
     uint64_t host_params, host_grads;      /* elements of this rank's shard that lie on the host */
