@@ -1,92 +1,131 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks as lists of calls, for every model of the zoo: lists stay below their limits, and what a
- * traced forward leaves is what the table says that it saves. */
-#include "models/zoo.h"
-#include "plan/blocks/trace.h"
-#include "tests/unit/fixture.h"
+/* Which blocks are kept, recomputed and offloaded, and until when offloaded activations stay. */
+#include "plan/program/blocks.h"
 #include "tests/unit/testing.h"
 
-enum { MOST_CALLS = 26, MOST_VALUES = 27, MOST_SIZES = 79 }; /* as calls.h says */
+enum { MOST = 16 };
 
-/* NULL: the model refuses such a run. */
-static stw_plan *of_model(const char *name, const char *const *settings) {
-    stw_error error = STW_ERROR_INIT;
-    stw_cluster cluster = fixture_cluster(8);
-    stw_run_spec run;
-    stw_model *model = NULL;
-    stw_plan *plan = NULL;
-    CHECK_OK(stw_run_spec_init(&run, err));
-    CHECK_OK(stw_model_open(name, STW_SOURCE_MODELS, &model, err));
-    for (; *settings != NULL; settings++) {
-        char key[64];
-        const char *equals = strchr(*settings, '=');
-        snprintf(key, sizeof key, "%.*s", (int)(equals - *settings), *settings);
-        CHECK_OK(stw_run_spec_set(&run, key, equals + 1, "test", err));
+/* A model of one group of `n` blocks, and one block of another group before and after it. */
+typedef struct rows {
+    stw_block blocks[MOST + 2];
+    stw_block_group groups[2];
+    stw_model model;
+    stw_job job;
+} rows;
+
+static void rows_init(rows *r, uint32_t n) {
+    memset(r, 0, sizeof *r);
+    r->model.blocks = r->blocks;
+    r->model.groups = r->groups;
+    r->model.n_groups = 2;
+    r->model.n_blocks = n + 2;
+    for (uint32_t b = 1; b <= n; b++) {
+        r->blocks[b].group = 1;
+        r->blocks[b].instance = b - 1;
     }
-    return stw_plan_new(model, &cluster, &run, &plan, &error) == STW_STATUS_OK ? plan : NULL;
+    r->blocks[n + 1].instance = 1;
+    r->job.model = &r->model;
 }
 
-/* Bytes that are there when the forward of a block has ended: all that it took and did not drop. */
-static uint64_t left_by_forward(const stw_job *job, const stw_calls *calls) {
-    stw_pool *pool = stw_pool_new();
-    stw_program program = {.pool = pool, .with_tensors = true, .n_movements = 1};
-    stw_builder b = {.job = job, .program = &program};
-    stw_kept kept;
-    uint64_t live = 0;
-    CU_ASSERT_TRUE_FATAL(stw_kept_new(pool, calls, &kept));
-    stw_trace trace = {.b = &b, .job = job, .calls = calls, .kept = &kept};
-    stw_tensors_instead(&b, 0);
-    (void)stw_trace_forward(&trace, STW_TRACE_KEEP);
-    uint64_t *bytes = stw_pool_array(pool, (size_t)program.n_tensors + 1, sizeof *bytes);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(bytes);
-    for (uint32_t i = 0; i < program.n_events; i++) {
-        const stw_tensor_event *e = &program.events[i];
-        if (e->change == STW_TENSOR_TAKE) live += bytes[e->tensor] = e->bytes;
-        if (e->change == STW_TENSOR_DROP) live -= bytes[e->tensor];
+static void decide(const rows *r, const uint32_t of[STW_N_ACTS], bool in_turn, stw_act *acts) {
+    stw_block_decision blocks[STW_N_ACTS];
+    stw_decisions d;
+    memset(&d, 0, sizeof d);
+    for (int a = 0; a < STW_N_ACTS; a++) blocks[a] = (stw_block_decision){1, (stw_act)a, of[a]};
+    d.n_blocks = STW_N_ACTS;
+    d.blocks = blocks;
+    d.blocks_in_turn = in_turn;
+    stw_block_acts(&r->job, &d, acts);
+}
+
+/* Beginnings of a group have their share of blocks that stay, and no more. */
+static void check_spread(const uint32_t of[STW_N_ACTS], const stw_act *acts, uint32_t n) {
+    const stw_act last = of[STW_ACT_KEEP] > 0        ? STW_ACT_KEEP
+                         : of[STW_ACT_RECOMPUTE] > 0 ? STW_ACT_RECOMPUTE
+                                                     : STW_ACT_OFFLOAD;
+    const uint32_t at_end = of[last] < 2 ? of[last] : 2;
+    uint32_t left[STW_N_ACTS], seen[STW_N_ACTS] = {0};
+    for (int a = 0; a < STW_N_ACTS; a++) left[a] = of[a] - ((stw_act)a == last ? at_end : 0);
+    const uint32_t rest = n - at_end, stay = left[STW_ACT_KEEP] + left[STW_ACT_RECOMPUTE];
+    for (uint32_t i = 0; i < n; i++) {
+        seen[acts[i]]++;
+        if (i >= rest) CU_ASSERT_EQUAL(acts[i], last);
+        if (i >= rest) continue;
+        const uint32_t stays = seen[STW_ACT_KEEP] + seen[STW_ACT_RECOMPUTE];
+        CU_ASSERT_EQUAL(stays, (i + 1) * stay / rest);
+        if (stay > 0) CU_ASSERT_EQUAL(seen[STW_ACT_KEEP], stays * left[STW_ACT_KEEP] / stay);
     }
-    stw_pool_free(pool);
-    return live;
+    for (int a = 0; a < STW_N_ACTS; a++) CU_ASSERT_EQUAL(seen[a], of[a]);
 }
 
-static void check_group(const stw_job *job, uint32_t group, uint32_t *known) {
-    stw_calls calls;
-    uint64_t parts[STW_N_PARTS], saved = 0;
-    stw_calls_of_group(job, group, &calls);
-    CU_ASSERT_TRUE_FATAL(calls.n <= MOST_CALLS && calls.n_values <= MOST_VALUES);
-    CU_ASSERT_TRUE_FATAL(calls.n_bytes <= MOST_SIZES && calls.n_ended < calls.n_values);
-    if (!stw_group_is_known(job, group)) return;
-    stw_group_saved(job, group, parts);
-    for (int p = 0; p < STW_N_PARTS; p++) saved += parts[p];
-    CU_ASSERT_EQUAL(left_by_forward(job, &calls),
-                    saved + calls.bytes[calls.values[calls.out].size]);
-    ++*known;
-}
-
-static void every_model(void) {
-    static const char *const runs[][5] = {
-        {"engine=fsdp2", NULL},
-        {"engine=fsdp2", "trainable.lora.rank=16", "trainable.lora.targets=all-linear", NULL},
-        {"engine=fsdp2", "parallel.tp=2", "parallel.sequence_parallel=true", NULL}};
-    stw_pool *pool = stw_pool_new();
-    const char *const *names = NULL;
-    size_t n = 0;
-    uint32_t checked = 0, known = 0;
-    CHECK_OK(stw_zoo_list(STW_SOURCE_MODELS, pool, &names, &n, err));
-    for (size_t i = 0; i < n; i++) {
-        for (size_t r = 0; r < sizeof runs / sizeof runs[0]; r++) {
-            stw_plan *plan = of_model(names[i], runs[r]);
-            if (plan == NULL) continue;
-            for (uint32_t g = 0; g < plan->job->model->n_groups; g++)
-                if (plan->job->model->groups[g].facts.transformer) {
-                    check_group(plan->job, g, &known);
-                    checked++;
-                }
-            stw_plan_free(plan);
-        }
+static void acts_are_spread_evenly(void) {
+    for (uint32_t n = 1; n <= MOST; n++) {
+        rows r;
+        stw_act acts[MOST + 2];
+        rows_init(&r, n);
+        for (uint32_t keep = 0; keep <= n; keep++)
+            for (uint32_t recompute = 0; keep + recompute <= n; recompute++) {
+                const uint32_t of[STW_N_ACTS] = {[STW_ACT_KEEP] = keep,
+                                                 [STW_ACT_RECOMPUTE] = recompute,
+                                                 [STW_ACT_OFFLOAD] = n - keep - recompute};
+                decide(&r, of, false, acts);
+                check_spread(of, acts + 1, n);
+                CU_ASSERT(acts[0] == STW_ACT_KEEP && acts[n + 1] == STW_ACT_KEEP);
+            }
     }
-    printf("%u groups, %u with an order ", checked, known);
-    CU_ASSERT_TRUE(checked > 200 && known > 100);
-    stw_pool_free(pool);
 }
 
-STW_TEST_MAIN("blocks", {"every model of the zoo", every_model})
+static void acts_in_turn(void) {
+    rows r;
+    stw_act acts[MOST + 2];
+    const uint32_t of[STW_N_ACTS] = {
+        [STW_ACT_KEEP] = 4, [STW_ACT_RECOMPUTE] = 3, [STW_ACT_OFFLOAD] = 2};
+    rows_init(&r, 10); /* the tenth has no decision */
+    decide(&r, of, true, acts);
+    for (uint32_t i = 0; i < 10; i++)
+        CU_ASSERT_EQUAL(acts[1 + i], i < 2   ? STW_ACT_OFFLOAD
+                                     : i < 5 ? STW_ACT_RECOMPUTE
+                                             : STW_ACT_KEEP);
+    decide(&r, of, false, acts);
+    CU_ASSERT_EQUAL(acts[10], STW_ACT_KEEP);
+}
+
+/* Policies of a chain, "okr", the last block being of the other group; up to where the activations
+ * of the block at `at` are held. */
+static uint32_t held(const char *policies, uint32_t at, uint32_t ahead) {
+    rows r;
+    stw_act acts[MOST + 2];
+    stw_decisions d;
+    uint32_t chain[MOST + 2], n = (uint32_t)strlen(policies);
+    rows_init(&r, n);
+    memset(&d, 0, sizeof d);
+    d.fetch_ahead = ahead;
+    for (uint32_t i = 0; i <= n; i++) chain[i] = i + 1;
+    for (uint32_t i = 0; i < n; i++)
+        acts[i + 1] = policies[i] == 'o'   ? STW_ACT_OFFLOAD
+                      : policies[i] == 'k' ? STW_ACT_KEEP
+                                           : STW_ACT_RECOMPUTE;
+    acts[0] = acts[n + 1] = STW_ACT_KEEP;
+    return stw_block_held_to(&r.job, &d, acts, chain, n + 1, at);
+}
+
+static void offloaded_blocks_are_fetched_ahead(void) {
+    CU_ASSERT_EQUAL(held("okkkkk", 0, 1), 1);
+    CU_ASSERT_EQUAL(held("okkkkk", 0, 2), 2);
+    CU_ASSERT_EQUAL(held("okkkkk", 0, 3), 3);
+    CU_ASSERT_EQUAL(held("okkkkk", 0, 8), 4); /* one kept block has freed the room */
+    CU_ASSERT_EQUAL(held("orrkk", 0, 8), 3);  /* a recomputed one brings two */
+    CU_ASSERT_EQUAL(held("orrk", 0, 8), 1);
+    CU_ASSERT_EQUAL(held("okokk", 0, 8), 2); /* up to another offloaded block */
+    CU_ASSERT_EQUAL(held("okokk", 2, 8), 3);
+    CU_ASSERT_EQUAL(held("kko", 2, 8), 3); /* the next one is of another group */
+    CU_ASSERT_EQUAL(held("ko", 2, 8), 3);  /* the chain's last */
+}
+
+int main(void) {
+    static const stw_test tests[] = {
+        {"acts are spread evenly", acts_are_spread_evenly},
+        {"acts in turn", acts_in_turn},
+        {"offloaded blocks are fetched ahead", offloaded_blocks_are_fetched_ahead}};
+    return stw_test_run_all("plan blocks", tests, sizeof tests / sizeof tests[0]);
+}

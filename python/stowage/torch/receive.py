@@ -25,8 +25,8 @@ Into the receiver's weights (Receiver(direct=True)):
     {"end": step, "sums": [...]}          ->
                                           <-   {"done": step}
 
-Both sides may answer {"error": text} instead. Through buckets on a GPU neither side waits for it in a round: each bucket has an event behind the work
-that fills it, and one behind the work that takes it, and streams of the other process wait for these.
+Both sides may answer {"error": text} instead. Through buckets on a GPU neither side waits for it in a round: each bucket has an event
+behind the work that fills it, and one behind the work that takes it, and streams of the other process wait for these.
 """
 
 from __future__ import annotations
@@ -420,7 +420,7 @@ class Receiver(Versioned):
     def _take(self, number: int, half: int) -> None:
         if self._filled:
             torch.cuda.current_stream(self._device).wait_event(self._filled[half])
-        # Copies by the copy engines go on beside the sender's kernels. A kernel of this process would wait for its share of the GPU's time.
+        # One copy for each tensor: copy engines work beside the sender's kernels. A kernel of this process would wait for its turn.
         for to, piece in zip(*self._copies[number]):
             to.copy_(piece)
         if self._taken:
