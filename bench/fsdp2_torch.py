@@ -12,6 +12,7 @@ CASE has, with defaults:
     accumulate 1, sync_each true   micro batches of a step; reduced after each of them
     params "float32", compute "bfloat16", reduce "float32"
     ac false       every layer under activation checkpointing (not reentrant)
+    fsdp true      false: a plain module, for one rank
     reshard true   reshard_after_forward
     reshard_between true   false: set_reshard_after_backward in the last micro batch alone
     hsdp 1         replicas
@@ -49,7 +50,7 @@ from torch.optim.adamw import adamw
 GIB = 1 << 30
 DEFAULTS = {
     "layers": None, "seq": 2048, "mbs": 1, "accumulate": 1, "sync_each": True, "params": "float32",
-    "compute": "bfloat16", "reduce": "float32", "ac": False, "reshard": True, "hsdp": 1,
+    "compute": "bfloat16", "reduce": "float32", "ac": False, "fsdp": True, "reshard": True, "hsdp": 1,
     "embed_in_root": True, "offload": False, "streamed": 0, "park": False, "fused": True,
     "threads": 16, "lora": None, "clip": 1.0, "reshard_between": True, "steps": 2, "log_prob": 0,
     "log_prob_method": "whole", "log_prob_entropy": False, "memory_limit": 0, "expandable": False,
@@ -104,12 +105,15 @@ def shard(model, case, mesh):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if case["lora"]:
             model.enable_input_require_grads()
-    for layer in model.model.layers:
-        fully_shard(layer, **arguments)
-    if not case["embed_in_root"]:
-        fully_shard(model.model.embed_tokens, **arguments)
-    fully_shard(model, **arguments)
+    if case["fsdp"]:
+        for layer in model.model.layers:
+            fully_shard(layer, **arguments)
+        if not case["embed_in_root"]:
+            fully_shard(model.model.embed_tokens, **arguments)
+        fully_shard(model, **arguments)
     model.to_empty(device="cpu" if case["offload"] else "cuda")
+    if not case["fsdp"]:
+        model.tie_weights()
     with torch.no_grad():
         for parameter in model.parameters():
             local = parameter.to_local() if isinstance(parameter, DTensor) else parameter

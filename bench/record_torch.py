@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plain training loop of torch FSDP2 that tells its phases, for `stowage record`.
 
-    stowage record -o run.json -- torchrun --nproc-per-node N bench/record_torch.py --case '{"model": "Qwen3-4B"}'
+    stowage record -o run.json -- torchrun --nproc-per-node N bench/record_torch.py --case '{"model": "Qwen3-4B"}' [--plan PLAN]
 
-CASE is one of fsdp2_torch.py. Nothing is measured here but what only torch knows: the peaks of its allocator and
+CASE is one of fsdp2_torch.py. With --plan the optimizer is stowage.torch.AdamW as that plan says, and each step is waited for. Nothing is measured here but what only torch knows: the peaks of its allocator and
 its page-locked bytes. With --nvtx phases are told as NVTX ranges. Building the model stands for no phase: no checkpoint is read."""
 
 import argparse
@@ -33,7 +33,7 @@ def enter(phase, nvtx=False):
         tell(phase)
 
 
-def leave(phase, nvtx=False):
+def leave(phase, own, nvtx=False):
     torch.cuda.synchronize()
     if nvtx:
         torch.cuda.nvtx.range_pop()
@@ -41,12 +41,43 @@ def leave(phase, nvtx=False):
         tell("end")
     tell(phase, "allocated", torch.cuda.max_memory_allocated())
     tell(phase, "reserved", torch.cuda.max_memory_reserved())
-    tell(phase, "page_locked", torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
+    tell(phase, "page_locked", own + torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
+
+
+class Torch:
+    """torch's AdamW and clipping. own: bytes that it page-locks besides torch's allocator"""
+
+    own = 0
+
+    def __init__(self, model, case):
+        self.model, self.clip = model, case["clip"]
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, **({"fused": True} if case["fused"] else {"foreach": True}))
+
+    def step(self):
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class Planned:
+    def __init__(self, model, case, plan):
+        from stowage.torch import AdamW
+
+        self.optimizer = AdamW(model, lr=1e-5, clip_norm=case["clip"], plan=plan, overlap=False)
+
+    @property
+    def own(self):
+        return sum(info.host_bytes for info in self.optimizer.info)
+
+    def step(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", required=True)
+    parser.add_argument("--plan")
     parser.add_argument("--nvtx", action="store_true")
     parser.add_argument("--zoo", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent / "models/zoo")
     arguments = parser.parse_args()
@@ -57,22 +88,19 @@ def main():
     dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device("cuda", local))
     model, config = build(case, arguments.zoo)
     shard(model, case, init_device_mesh("cuda", (dist.get_world_size(),)))
-    how = {"fused": True} if case["fused"] else {"foreach": True}
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, **how)
+    optimizer = Planned(model, case, arguments.plan) if arguments.plan else Torch(model, case)
     tokens = torch.randint(0, config.vocab_size, (case["mbs"], case["seq"]), device="cuda")
     for step in range(case["steps"]):
         enter("forward_backward", arguments.nvtx)
         for part in range(case["accumulate"]):
-            if not case["sync_each"]:
+            if case["fsdp"] and not case["sync_each"]:
                 model.set_requires_gradient_sync(part == case["accumulate"] - 1)
             loss_of(model, tokens, case["accumulate"]).backward()
-        leave("forward_backward", arguments.nvtx)
+        leave("forward_backward", optimizer.own, arguments.nvtx)
         phase = "optimizer_step" if step > 0 else "first_optimizer_step"
         enter(phase, arguments.nvtx)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), case["clip"])
         optimizer.step()
-        optimizer.zero_grad()
-        leave(phase, arguments.nvtx)
+        leave(phase, optimizer.own, arguments.nvtx)
     dist.destroy_process_group()
 
 

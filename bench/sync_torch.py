@@ -369,7 +369,7 @@ class Job:
         row["beside_mib"] = max(v[5] for v in every)
         best = min(row["seconds"])
         row["best_s"] = best
-        row["bound_s"] = round(row["received_bytes"] / rates["gather_bps"], 5)
+        row["bound_s"] = round(row["received_bytes"] / rates["gather_bps"], 5) if self.world > 1 else 0
         if where == "host" and rates["h2d_bps"]:
             row["bound_s"] = round(max(row["bound_s"], max(v[3] for v in every) / rates["h2d_bps"]), 5)
         row["of_bound"] = round(best / row["bound_s"], 3) if row["bound_s"] else None
