@@ -50,9 +50,9 @@ typedef enum standing {
 
 typedef struct result {
     standing is;
-    bool expanded, compared;
-    bool timed;    /* the seconds are a prediction: not where GPUs are emulated */
-    bool hopeless; /* as is every layout */
+    bool expanded, asked, compared; /* asked to be compared; the time may have been over */
+    bool timed;                     /* the seconds are a prediction: not where GPUs are emulated */
+    bool hopeless;                  /* as is every layout */
     double seconds, rows_s, over_share; /* rows_s: by the planner's rows, as solved */
     uint64_t gpu_peak_bytes, host_peak_bytes;
 } result;
@@ -170,7 +170,7 @@ static void *work(void *user) {
         if (stw_now_s() < s->end_s) status = plan_layout(s, i, &found, &err);
         pthread_mutex_lock(&s->mutex);
         found.expanded = s->results[i].expanded;
-        found.compared = s->whole;
+        found.asked = found.compared = s->whole;
         s->hopeless = s->hopeless || (found.hopeless && s->options->fits_only);
         if (found.is != LATE || !s->whole) s->results[i] = found; /* else the plan so far stands */
         if (status != STW_STATUS_OK && s->status == STW_STATUS_OK) {
@@ -328,8 +328,8 @@ static uint32_t next_finalist(const search *s) {
     if (best == NO_LAYOUT) return NO_LAYOUT;
     for (uint32_t i = 0; i < s->layouts.n; i++) {
         const result *r = &s->results[i];
-        bool in = r->compared || r->is < AT_RISK;
-        if (s->results[best].is == FITS && s->results[best].compared)
+        bool in = r->asked || r->is < AT_RISK;
+        if (s->results[best].is == FITS && s->results[best].asked)
             in = in || !may_win(r, &s->results[best]);
         for (uint32_t b = 0; b < s->n_batch; b++) in = in || s->batch[b] == i;
         if (in) continue;
@@ -360,7 +360,7 @@ static stw_status compare_best(search *s, stw_error *err) {
         STW_TRY(run_batch(s, err));
         for (uint32_t k = 0; k < taken; k++) { /* without an answer what was found already stands */
             if (s->results[again[k]].is < UNFIT) s->results[again[k]] = kept[k];
-            s->results[again[k]].compared = true;
+            s->results[again[k]].asked = true;
             n += s->results[again[k]].is == FITS;
             risky += s->results[again[k]].is != FITS;
         }
@@ -427,6 +427,7 @@ static bool tell(const search *s, uint32_t chosen, stw_pool *pool, stw_layout_se
         const standing is = s->results[i].is;
         out->planned += is >= UNFIT;
         out->compared += s->results[i].compared;
+        out->unfinished += is >= AT_RISK && s->results[i].asked && !s->results[i].compared;
         out->refused += is == REFUSED;
         out->too_slow += is == TOO_SLOW;
         out->too_big += is == TOO_BIG;

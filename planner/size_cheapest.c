@@ -279,26 +279,37 @@ out:
 
 /* ---- without risk ---- */
 
-/* The first count above the smallest that fits without risk, up to one that was seen to, with plain
- * layouts or with that of the smallest. */
+/* Plans an offer; where it fits without risk, it is the answer. */
+static stw_status try_safe(stw_size_search *s, offer o, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_point_options how = {.time_limit_s = s->options->time_limit_s};
+    STW_TRY(plan_offer(s, &o, &how, err));
+    if (o.row.verdict == STW_SWEEP_FITS) {
+        s->answer->safe = s->cluster;
+        s->answer->safe_layout = o.layout;
+    }
+out:
+    return status;
+}
+
+/* The first count that fits without risk, up to one that was seen to: with plain layouts, with that
+ * of the smallest, or with the one that was seen. */
 static stw_status find_safe(hunt *h, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_size_search *s = h->s;
-    const stw_point_options how = {.time_limit_s = s->options->time_limit_s};
-    uint32_t to = h->from;
+    const offer *seen = NULL;
     for (uint32_t i = 0; i < h->n; i++)
-        if (h->list[i].row.verdict == STW_SWEEP_FITS && (to == h->from || h->list[i].at < to))
-            to = h->list[i].at;
-    for (uint32_t at = h->from + 1; at <= to; at++)
-        for (uint32_t i = 0; i < 2; i++) {
-            offer o = {.at = at, .engine = "", .layout = words_at(s, i > 0 ? s->best : "", at)};
-            if (o.layout == NULL) return stw_size_no_memory(err);
-            STW_TRY(plan_offer(s, &o, &how, err));
-            if (o.row.verdict != STW_SWEEP_FITS) continue;
-            s->answer->safe = s->cluster;
-            s->answer->safe_layout = o.layout;
-            goto out;
+        if (h->list[i].row.verdict == STW_SWEEP_FITS && (seen == NULL || h->list[i].at < seen->at))
+            seen = &h->list[i];
+    for (uint32_t at = h->from + 1; seen != NULL && at <= seen->at; at++)
+        for (uint32_t i = 0; i < 2 && s->answer->safe.nodes == 0; i++) {
+            const char *layout = words_at(s, i > 0 ? s->best : "", at);
+            if (layout == NULL) return stw_size_no_memory(err);
+            STW_TRY(try_safe(s, (offer){.at = at, .engine = "", .layout = layout}, err));
         }
+    if (seen != NULL && s->answer->safe.nodes == 0)
+        STW_TRY(try_safe(s, (offer){.at = seen->at, .engine = seen->engine, .layout = seen->layout},
+                         err));
 out:
     return status;
 }

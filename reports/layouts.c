@@ -18,7 +18,9 @@ static void put_counts(const stw_section *s) {
         {l->too_big, "left out, because they need more memory than there is whatever is decided"},
         {l->refused, "refused by the engine's checks"},
         {l->left, "not looked at: the search went on around the best ones of a coarse grid"},
-        {l->late, "not looked at, because the time was over"},
+        {l->late, "not looked at, because the time was over (--time-limit)"},
+        {l->unfinished,
+         "of the planned ones not compared to the end, because the time was over (--time-limit)"},
     };
     char text[512];
     int used = snprintf(text, sizeof text, "%s planned", stw_word_count(l->planned).text);
@@ -38,7 +40,7 @@ static void put_counts(const stw_section *s) {
 static void put_choice(const stw_section *s) {
     const stw_layout_search *l = &s->plan->layout_search;
     const stw_layout_row *chosen = &l->rows[0];
-    const bool all = l->left + l->late == 0, solved = all && l->too_slow == 0;
+    const bool all = l->left + l->late + l->unfinished == 0, solved = all && l->too_slow == 0;
     if (chosen->verdict == STW_VERDICT_DOES_NOT_FIT) {
         stw_doc_line(s->out, s->format, "None of the layouts that were planned fits.");
         return;

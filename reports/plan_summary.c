@@ -202,6 +202,13 @@ static void put_layout(const stw_section *s) {
     else if (own != NULL && own != chosen)
         stw_text_printf(&line, " (the run's own does not fit)");
     stw_text_printf(&line, ".");
+    if (l->late > 0)
+        stw_text_printf(&line,
+                        " The time was over before %s more were looked at: raise --time-limit.",
+                        stw_word_count(l->late).text);
+    else if (l->unfinished > 0)
+        stw_text_printf(
+            &line, " The time was over while the best ones were compared: raise --time-limit.");
     put_text(s, &line);
 }
 

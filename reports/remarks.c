@@ -86,8 +86,9 @@ static void add_retries(const stw_plan *plan, stw_remarks *out) {
         text, sizeof text,
         "In each iteration torch's allocator finds the GPU full %llu time%s and gives its free "
         "memory back to the driver, which the seconds here leave out (a measured run was "
-        "slower by a third). A smaller batch.micro_batch or more recomputation avoids it.",
-        (unsigned long long)most, most == 1 ? "" : "s");
+        "slower by a third). %sore recomputation or another layout (parallel.*) may avoid it.",
+        (unsigned long long)most, most == 1 ? "" : "s",
+        plan->job->run->batch.micro_batch > 1 ? "A smaller batch.micro_batch, m" : "M");
     add_advice(out, text);
 }
 

@@ -100,6 +100,7 @@ typedef struct stw_layout_search {
     uint64_t admitted;    /* layouts that the engine admits */
     uint64_t planned;     /* planned with the integer program and the simulator */
     uint64_t compared;    /* of these, planned again with all that the planner compares */
+    uint64_t unfinished;  /* of these, planned again, but the time was over before that ended */
     uint64_t refused;     /* refused by the checks of the whole run */
     uint64_t too_slow;    /* slower than the best one, by their bounds */
     uint64_t too_big;     /* far over a limit with any decisions */

@@ -28,6 +28,7 @@ void stw_plan_write_layouts(const stw_plan *plan, stw_json *json) {
     stw_json_u64(json, "admitted", s->admitted);
     stw_json_u64(json, "planned", s->planned);
     stw_json_u64(json, "compared", s->compared);
+    stw_json_u64(json, "unfinished", s->unfinished);
     stw_json_u64(json, "refused", s->refused);
     stw_json_u64(json, "too_slow", s->too_slow);
     stw_json_u64(json, "too_big", s->too_big);
@@ -72,6 +73,8 @@ static stw_status read_counts(const stw_tree *tree, const stw_node *node, stw_la
         {"unfit", &s->unfit},       {"left", &s->left},         {"late", &s->late}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         STW_TRY(stw_part_u64(tree, node, counts[i].key, UINT32_MAX, counts[i].out, err));
+    if (stw_node_get(node, "unfinished") != NULL) /* older plans have none */
+        STW_TRY(stw_part_u64(tree, node, "unfinished", UINT32_MAX, &s->unfinished, err));
     const uint64_t sum = s->planned + s->refused + s->too_slow + s->too_big + s->left + s->late;
     if (sum != s->admitted)
         return stw_part_fail(tree, stw_node_get(node, "admitted"), err,

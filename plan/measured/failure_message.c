@@ -171,7 +171,9 @@ static bool is_bare(const char *line) {
     while (before > line && strchr(" \t:]|-", before[-1]) != NULL) before--;
     const bool begins = before == line;
     const bool raised = before - line >= 5 && strncasecmp(before - 5, "error", 5) == 0;
-    return (begins || raised) && (*end == '.' || end[strspn(end, " \t\r")] == '\0');
+    const bool ends = *end == '.' || end[strspn(end, " \t\r")] == '\0' ||
+                      strncmp(end, " occurred when ", 15) == 0; /* vLLM, warming up */
+    return (begins || raised) && ends;
 }
 
 static bool is_torch(const char *line, stw_failure *out) {

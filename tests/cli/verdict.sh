@@ -4,7 +4,7 @@
 # headline that is no remedy.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 plan() { code=0; "$STOWAGE" plan -v --cluster h100-80g-x8 --set engine=fsdp2 "$@" >out 2>/dev/null || code=$?; }
-needs="It needs a streamed optimizer step (optimizer.implementation: streamed), which torch's AdamW does not have; AReaL does."
+needs="It needs a streamed optimizer step (optimizer.implementation: streamed), which torch's AdamW does not have; AReaL does, and stowage.torch.AdamW has one of its own (optimizer.implementation: stowage)."
 
 # torn: the first sentence says so, the second what to try
 plan --model Qwen3-4B --set node.gpus=1 --accept at_risk

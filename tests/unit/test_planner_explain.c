@@ -198,6 +198,12 @@ static void refused(void) {
     text = "    raise ValueError(\"No available memory for the cache blocks. \"\n";
     CHECK_FAILS(stw_failures_parse("run.log", text, strlen(text), &found, err),
                 STW_STATUS_BAD_INPUT, "nothing");
+    /* vLLM says it so while it warms up */
+    text = "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy "
+           "requests.\n";
+    CHECK_OK(stw_failures_parse("run.log", text, strlen(text), &found, err));
+    CU_ASSERT_EQUAL(found->items[0].kind, STW_FAILURE_ALLOCATOR);
+    stw_failures_free(found);
     /* nor is prose */
     text = "We discuss \"CUDA out of memory\": how to avoid CUDA out of memory errors.\n"
            "A RuntimeError: CUDA out of memory error is explained there.\nfinished\n";

@@ -554,8 +554,10 @@ const stw_engine stw_engine_fsdp2 = {
     .assumed_optimizer = "AdamW(fused=True). With AdamW(foreach=True), set it to foreach: the step "
                          "needs a temporary as large as exp_avg_sq. On the CPU it is taken as "
                          "torch's default, a loop over tensors",
-    .streamed_note = "It needs a streamed optimizer step (optimizer.implementation: streamed), "
-                     "which torch's AdamW does not have; AReaL does.",
+    .streamed_note =
+        "It needs a streamed optimizer step (optimizer.implementation: streamed), "
+        "which torch's AdamW does not have; AReaL does, and stowage.torch.AdamW has one of "
+        "its own (optimizer.implementation: stowage).",
     .cpu_step = stw_fsdp2_cpu_step,
     .cpu_advice = stw_fsdp2_cpu_advice,
     .cpu_rate = stw_fsdp2_cpu_rate,
