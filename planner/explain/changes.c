@@ -291,6 +291,22 @@ out:
     return status;
 }
 
+static uint32_t n_kept(const stw_decisions *d) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < d->n_blocks; i++) n += d->blocks[i].act == STW_ACT_KEEP;
+    return n;
+}
+
+/* A decision of less memory as a word. Where fewer blocks keep their activations, that is the one
+ * by which none does: the share of blocks is no setting of a framework. NULL: there is none. */
+static const char *decided_anew(const anew *a, const stw_plan *plan, const char *key) {
+    const char *word = decided(plan, key);
+    if (word == NULL && strcmp(key, acts) == 0 &&
+        n_kept(&plan->decisions) < n_kept(&a->e->plan->decisions))
+        return stw_act_name(STW_ACT_RECOMPUTE);
+    return word;
+}
+
 /* What the planner decides otherwise where there is less memory, as settings. @return are there
  * any? */
 static bool other_decisions(const anew *a, const stw_plan *plan, stw_fix *out) {
@@ -298,12 +314,23 @@ static bool other_decisions(const anew *a, const stw_plan *plan, stw_fix *out) {
                                        "placement.activations", "optimizer.implementation"};
     *out = (stw_fix){.why = "what the planner chooses with so much memory"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        const char *was = decided(a->e->plan, keys[i]), *is = decided(plan, keys[i]);
+        const char *was = decided(a->e->plan, keys[i]), *is = decided_anew(a, plan, keys[i]);
         if (!is_auto(&plan->run, keys[i]) || is == NULL || (was != NULL && strcmp(was, is) == 0))
             continue;
         out->changes[out->n_changes++] = (stw_fix_change){keys[i], is};
     }
     return out->n_changes > 0;
+}
+
+/* Logits that failed need not be held, also where something else would do. */
+static stw_status add_fused_loss(anew *a) {
+    const stw_fix fix = {.n_changes = 1,
+                         .changes = {{"loss.fused", "true"}},
+                         .why = "never holds all logits at once"};
+    const uint32_t refused = a->n_refused; /* not every engine has it */
+    const stw_status status = a->e->plan->run.loss.fused ? STW_STATUS_OK : add_change(a, &fix);
+    a->n_refused = refused;
+    return status;
 }
 
 static stw_status add_segments(anew *a) {
@@ -410,6 +437,7 @@ static stw_status plan_anew(anew *a) {
             if (is_of_machines(&plan->fixes[i]) == (machines > 0) &&
                 !(e->beyond > 0 && is_of_limits(&plan->fixes[i])))
                 STW_TRY(add_change(a, &plan->fixes[i]));
+    if (plan->n_fixes == 0 && e->component == STW_COMPONENT_LOGITS) STW_TRY(add_fused_loss(a));
     if (plan->outcome != STW_OUTCOME_INFEASIBLE && other_decisions(a, plan, &other))
         STW_TRY(add_change(a, &other));
     if (plan->outcome != STW_OUTCOME_INFEASIBLE && e->n_changes == 0)

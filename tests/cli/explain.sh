@@ -50,6 +50,21 @@ code=0
     --set batch.micro_batch=4 --set batch.grad_accumulation=1 --set "node.gpu.memory=$within B" -q -o before.json || code=$?
 [ "$code" = 4 ] || fail "exit $code: the plan fits without a change"
 
+# logits that do not fit: a fused loss comes first, also where fewer blocks that keep their activations would do
+planned "$STOWAGE" plan --model Qwen3-32B --cluster "2 x h100-80g-x8" --set engine=fsdp2 --set batch.seq_len=16384 -q -o large.json
+cat >logits.txt <<'EOE'
+Traceback (most recent call last):
+  File "/opt/train.py", line 88, in <module>
+    loss = model(input_ids=batch, labels=labels).loss
+  File "/env/site-packages/transformers/models/qwen3/modeling_qwen3.py", line 512, in forward
+    loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+  File "/env/site-packages/transformers/loss/loss_utils.py", line 55, in ForCausalLMLoss
+    logits = logits.float()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.27 GiB. GPU 3 has a total capacity of 79.11 GiB of which 3.21 GiB is free. Including non-PyTorch memory, this process has 75.88 GiB memory in use. Of the allocated memory 74.40 GiB is allocated by PyTorch, and 412.00 MiB is reserved by PyTorch but unallocated.
+EOE
+"$STOWAGE" explain logits.txt large.json >said.txt || fail "explain logits"
+sed -n '/What to change/,$p' said.txt | grep "^  - " | head -n 1 | grep -q "loss.fused=true" || { cat said.txt; fail "no fused loss"; }
+
 # errors name what was found and what was expected
 echo "all is well" >log.txt
 expect 3 "nothing in it says that memory ended" "$STOWAGE" explain log.txt
