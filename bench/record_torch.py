@@ -3,8 +3,8 @@
 
     stowage record -o run.json -- torchrun --nproc-per-node N bench/record_torch.py --case '{"model": "Qwen3-4B"}' [--plan PLAN]
 
-CASE is one of fsdp2_torch.py. With --plan the optimizer is stowage.torch.AdamW as that plan says, and each step is waited for. Nothing is measured here but what only torch knows: the peaks of its allocator and
-its page-locked bytes. With --nvtx phases are told as NVTX ranges. Building the model stands for no phase: no checkpoint is read."""
+CASE is one of fsdp2_torch.py. With --plan the optimizer is stowage.torch.AdamW as that plan says, and each step is
+waited for. Nothing is measured here but what only torch knows: the peaks of its allocator and its page-locked bytes. With --nvtx phases are told as NVTX ranges. Building the model stands for no phase: no checkpoint is read."""
 
 import argparse
 import json

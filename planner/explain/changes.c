@@ -297,8 +297,9 @@ static uint32_t n_kept(const stw_decisions *d) {
     return n;
 }
 
-/* A decision of less memory as a word. Where fewer blocks keep their activations, that is the one
- * by which none does: the share of blocks is no setting of a framework. NULL: there is none. */
+/* The word of a decision that was planned with less memory; NULL: there is none. Where fewer blocks
+ * keep their activations the word is full recomputation: frameworks cannot set a share of blocks.
+ */
 static const char *decided_anew(const anew *a, const stw_plan *plan, const char *key) {
     const char *word = decided(plan, key);
     if (word == NULL && strcmp(key, acts) == 0 &&
@@ -322,7 +323,7 @@ static bool other_decisions(const anew *a, const stw_plan *plan, stw_fix *out) {
     return out->n_changes > 0;
 }
 
-/* Logits that failed need not be held, also where something else would do. */
+/* A fused loss holds no logits. It is tried also where other decisions would fit. */
 static stw_status add_fused_loss(anew *a) {
     const stw_fix fix = {.n_changes = 1,
                          .changes = {{"loss.fused", "true"}},
