@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backend/nvme/io.h"
@@ -23,6 +24,7 @@
 #include "core/units.h"
 
 #define VERIFY_BYTES (8ull << 20) /* read at once */
+#define RELEASES 250              /* how often a lock of a process that has ended is tried again */
 
 /* ---- opening ---- */
 
@@ -40,11 +42,28 @@ static bool move(int file, bool writes, void *memory, uint64_t offset, uint64_t 
     return false;
 }
 
+static bool is_of_this_host(const stw_nvme_header *header) {
+    char host[sizeof header->host] = "";
+    return header->pid > 0 && gethostname(host, sizeof host - 1) == 0 &&
+           strcmp(host, header->host) == 0;
+}
+
 /* Does the process that made the file live? Asked only where locks do not work. */
 static bool process_lives(const stw_nvme_header *header) {
-    char host[sizeof header->host] = "";
-    if (gethostname(host, sizeof host - 1) != 0 || strcmp(host, header->host) != 0) return false;
-    return header->pid > 0 && (kill((pid_t)header->pid, 0) == 0 || errno == EPERM);
+    return is_of_this_host(header) && (kill((pid_t)header->pid, 0) == 0 || errno == EPERM);
+}
+
+/* io_uring keeps a file, and its lock, open for a moment after the process that used it was killed.
+ * Such a lock is waited for. @return EWOULDBLOCK if it stays */
+static int await_release(int file, const stw_nvme_header *header) {
+    const struct timespec pause = {.tv_nsec = 20000000};
+    int locked = EWOULDBLOCK;
+    for (int i = 0; i < RELEASES && locked == EWOULDBLOCK; i++) {
+        if (!is_of_this_host(header) || process_lives(header)) break;
+        (void)nanosleep(&pause, NULL);
+        locked = flock(file, LOCK_SH | LOCK_NB) == 0 ? 0 : errno;
+    }
+    return locked;
 }
 
 static void read_records(stw_kept *kept) {
@@ -107,6 +126,7 @@ stw_status stw_kept_open(const char *path, stw_kept **out, stw_error *err) {
         kept->header = (stw_nvme_header){0};
     }
     kept->is_copy = kept->header.inode != 0 && kept->header.inode != (uint64_t)about.st_ino;
+    if (locked == EWOULDBLOCK) locked = await_release(kept->file, &kept->header);
     kept->live =
         locked == EWOULDBLOCK || (locked != 0 && !kept->is_copy && process_lives(&kept->header));
     *out = kept;
