@@ -442,6 +442,59 @@ uint32_t stw_calls_of_norm(const stw_job *job, stw_calls *out) {
     return block;
 }
 
+/* ---- a block's tensors ---- */
+
+/* Has a call this weight? Routed experts and their router are in no list. */
+static bool uses(const stw_job *job, const stw_block *block, const stw_call *c, uint32_t weight) {
+    const stw_tensor *tensor = &job->model->tensors[block->first_tensor + weight];
+    for (int i = 0; i < STW_MOST_WEIGHTS; i++)
+        if (c->weight[i] == weight) return true;
+    return c->function == STW_FUNCTION_EXPERTS && stw_module_is_mlp(tensor->use.module) &&
+           (tensor->expert || tensor->use.weight == STW_WEIGHT_ROUTER);
+}
+
+void stw_calls_uses(const stw_job *job, uint32_t block, const stw_calls *calls, uint32_t *tensors,
+                    uint32_t *first) {
+    const stw_block *blk = &job->model->blocks[block];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < calls->n; i++) {
+        first[i] = n;
+        for (uint32_t w = 0; w < blk->n_tensors; w++)
+            if (uses(job, blk, &calls->list[i], w)) tensors[n++] = blk->first_tensor + w;
+    }
+    first[calls->n] = n;
+}
+
+enum { ATTENTION, MLP, NORMS, N_REGISTERED };
+
+static int registered_with(const stw_tensor *tensor) {
+    if (stw_module_is_attention(tensor->use.module)) return ATTENTION;
+    return tensor->use.weight == STW_WEIGHT_NORM ? NORMS : MLP;
+}
+
+/* Is `adapter` a tensor of LoRA, of this weight? */
+static bool adapts(const stw_tensor *adapter, const stw_tensor *weight) {
+    if (adapter->use.adapter == STW_ADAPTER_NONE) return false;
+    const size_t stem = strlen(adapter->name) - (sizeof ".lora_A.weight" - 1);
+    return strncmp(adapter->name, weight->name, stem) == 0 &&
+           strcmp(weight->name + stem, ".weight") == 0;
+}
+
+void stw_block_tensors(const stw_model *model, uint32_t block, uint32_t *tensors) {
+    const stw_block *blk = &model->blocks[block];
+    const uint32_t end = blk->first_tensor + blk->n_tensors;
+    uint32_t n = 0;
+    for (int part = 0; part < N_REGISTERED; part++)
+        for (uint32_t i = blk->first_tensor; i < end; i++) {
+            const stw_tensor *weight = &model->tensors[i];
+            if (registered_with(weight) != part || weight->use.adapter != STW_ADAPTER_NONE)
+                continue;
+            tensors[n++] = i;
+            for (uint32_t a = i + 1; a < end; a++)
+                if (adapts(&model->tensors[a], weight)) tensors[n++] = a;
+        }
+}
+
 /* ---- what is known of them ---- */
 
 bool stw_group_is_known(const stw_job *job, uint32_t group) {

@@ -67,16 +67,27 @@ static void sum_rows(stw_builder *b, uint64_t rows, uint64_t columns) {
     drop(b, &partial);
 }
 
-static void take_grad(run *r, uint32_t place) {
-    const stw_trace *t = r->t;
-    const stw_tensor *tensor = &t->job->model->tensors[t->tensors[place]];
-    const uint64_t numel = tensor->expert ? tensor->numel / t->job->expert_cut : tensor->numel;
-    t->grads[place] = take(r, stw_times(numel, stw_dtype_bits(t->job->run->precision.compute) / 8));
+/* What a hook appends are operations: another range begins after them. */
+static void after_hook(stw_builder *b) { stw_tensors_instead(b, stw_tensors_begin(b)); }
+
+void stw_trace_grad(stw_builder *b, const stw_trace_hooks *hooks, uint32_t *grads, uint32_t tensor,
+                    uint64_t bytes) {
+    if (hooks == NULL) {
+        grads[tensor] = stw_tensor_take(b, 0, bytes);
+        return;
+    }
+    hooks->grad(hooks->owner, tensor);
+    grads[tensor] = STW_GRAD_HOOKED;
+    after_hook(b);
 }
 
-static void grad_of(run *r, uint32_t weight) {
-    for (uint32_t i = 0; i < r->t->n_tensors; i++)
-        if (r->t->tensors[i] == r->t->first_tensor + weight) take_grad(r, i);
+static void take_grad(run *r, uint32_t tensor) {
+    const stw_trace *t = r->t;
+    const stw_tensor *of = &t->job->model->tensors[tensor];
+    const uint64_t numel = of->expert ? of->numel / t->job->expert_cut : of->numel;
+    if (r->stopped) return;
+    stw_trace_grad(t->b, t->hooks, t->grads, tensor,
+                   stw_times(numel, stw_dtype_bits(t->job->run->precision.compute) / 8));
 }
 
 /* Those of the MLP or of all else that have none, from the last one on. */
@@ -84,10 +95,10 @@ static void grads_left(run *r, bool mlp, bool matrices, uint32_t most) {
     for (uint32_t i = r->t->n_tensors; i-- > 0 && most > 0;) {
         const stw_tensor *tensor = &r->t->job->model->tensors[r->t->tensors[i]];
         const bool is_mlp = tensor->expert || stw_module_is_mlp(tensor->use.module);
-        if (r->t->grads[i] != STW_NO_TENSOR || is_mlp != mlp) continue;
+        if (r->t->grads[r->t->tensors[i]] != STW_NO_TENSOR || is_mlp != mlp) continue;
         if ((matrices && tensor->rank < 2) || !stw_job_trains(r->t->job, r->t->tensors[i]))
             continue;
-        take_grad(r, i);
+        take_grad(r, r->t->tensors[i]);
         most--;
     }
 }
@@ -149,7 +160,7 @@ static void do_step(run *r, const stw_call *c, const stw_call_step *step, uint32
         release(r, c->out);
         break;
     case STW_STEP_GRAD:
-        grad_of(r, c->weight[step->slot]);
+        take_grad(r, r->t->first_tensor + c->weight[step->slot]);
         break;
     case STW_STEP_SUM:
         sum_rows(r->b, step->size == 0 ? r->t->job->tokens : size_of(r, c, step->size) / 4,
@@ -179,11 +190,28 @@ static void do_step(run *r, const stw_call *c, const stw_call_step *step, uint32
     }
 }
 
+static void hook(const stw_trace *t, uint32_t call, bool backward, bool ended) {
+    const stw_trace_hooks *hooks = t->hooks;
+    if (hooks == NULL) return;
+    (ended ? hooks->leave : hooks->enter)(hooks->owner, t, call, backward);
+    after_hook(t->b);
+}
+
 static void do_steps(run *r, const stw_call *c, const stw_call_step *steps, uint32_t *slots) {
     uint8_t holds = r->conditions | c->conditions;
     if ((holds & STW_IF_IDLE) != 0) holds &= (uint8_t)~STW_IF_KEPT;
     for (const stw_call_step *s = steps; s->act != STW_STEP_END; s++)
         if ((holds & s->with) == s->with && (holds & s->without) == 0) do_step(r, c, s, slots);
+}
+
+/* Values that forward has no reference to after a call. */
+static void end_values(run *r, uint32_t call, bool keeps) {
+    const stw_calls *calls = r->t->calls;
+    for (uint32_t k = 0; k < calls->n_ended; k++) {
+        const stw_value *value = &calls->values[calls->ended[k]];
+        if ((value->ends == call || r->stopped) && (!keeps || value->reads == 0))
+            drop(r->b, &r->t->kept->values[calls->ended[k]]);
+    }
 }
 
 uint32_t stw_trace_forward(stw_trace *t, stw_trace_kind kind) {
@@ -193,17 +221,16 @@ uint32_t stw_trace_forward(stw_trace *t, stw_trace_kind kind) {
              .b = t->b,
              .conditions = (uint8_t)((keeps ? STW_IF_KEPT : 0) | (again ? STW_IF_REPEATED : 0))};
     uint32_t *values = t->kept->values;
-    for (uint32_t i = 0; i < calls->n && !r.stopped; i++) {
+    for (uint32_t i = 0; i < calls->n && (!r.stopped || t->hooks != NULL); i++) {
         const stw_call *c = &calls->list[i];
-        do_steps(&r, c, stw_function_of(c)->forward, t->kept->slots[i]);
-        values[c->out] = t->kept->slots[i][STW_SLOT_OUT];
-        t->kept->slots[i][STW_SLOT_OUT] = STW_NO_TENSOR;
-        for (uint32_t k = 0; k < calls->n_ended; k++) {
-            const uint8_t v = calls->ended[k];
-            if ((calls->values[v].ends == i || r.stopped) &&
-                (!keeps || calls->values[v].reads == 0))
-                drop(t->b, &values[v]);
+        hook(t, i, false, false);
+        if (!r.stopped) {
+            do_steps(&r, c, stw_function_of(c)->forward, t->kept->slots[i]);
+            values[c->out] = t->kept->slots[i][STW_SLOT_OUT];
+            t->kept->slots[i][STW_SLOT_OUT] = STW_NO_TENSOR;
+            end_values(&r, i, keeps);
         }
+        hook(t, i, false, true);
     }
     const uint32_t out = values[calls->out];
     values[calls->out] = STW_NO_TENSOR;
@@ -221,9 +248,12 @@ uint32_t stw_trace_backward(stw_trace *t, uint32_t grad, bool again) {
     r.grads[calls->out].tensor = grad;
     for (uint32_t i = calls->n; i-- > 0;) {
         const stw_call *c = &calls->list[i];
-        if ((c->conditions & STW_IF_IDLE) != 0) continue;
-        t->kept->slots[i][STW_SLOT_GRAD] = r.grads[c->out].tensor;
-        do_steps(&r, c, stw_function_of(c)->backward, t->kept->slots[i]);
+        hook(t, i, true, false);
+        if ((c->conditions & STW_IF_IDLE) == 0) {
+            t->kept->slots[i][STW_SLOT_GRAD] = r.grads[c->out].tensor;
+            do_steps(&r, c, stw_function_of(c)->backward, t->kept->slots[i]);
+        }
+        hook(t, i, true, true);
     }
     return r.grads[STW_VALUE_INPUT].tensor;
 }

@@ -384,7 +384,7 @@ static void finish(stw_pass *p, uint32_t behind) {
     uint32_t from = stw_tensors_begin(p->b);
     stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, p->tower);
     embedding_grads(p);
-    stw_torch_embedding_backward(p->torch, from, STW_TORCH_ROOT);
+    stw_torch_embedding_backward(p->torch, from);
     stw_torch_accumulate(p->torch, stw_tensors_begin(p->b), STW_TORCH_ROOT);
     from = stw_tensors_begin(p->b);
     if (stw_pass_has_root(p) && p->stays == 0) stw_pass_release(p, p->root);

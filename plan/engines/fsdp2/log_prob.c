@@ -53,7 +53,7 @@ static void forward(stw_pass *p, uint64_t hidden, bool reshard) {
         stw_torch_unshard_in_forward(p->torch, from, block);
         from = stw_tensors_begin(p->b);
         if (i == 0 || model->blocks[block].group != model->blocks[p->chain[i - 1]].group)
-            most = stw_torch_forward_bytes(p->b->job, block, p->b->program->pool);
+            most = stw_decoder_forward_bytes(p->b->job, block, p->b->program->pool);
         stw_extent widest = alloc(p, STW_COMPONENT_ACTIVATIONS, most - stw_min_u64(most, hidden));
         stw_torch_forward(p->torch, from, block);
         stw_block_forward_work(p->b->job, block, &style, &work);

@@ -8,8 +8,7 @@
 #ifndef STW_PLAN_FSDP2_TENSORS_H
 #define STW_PLAN_FSDP2_TENSORS_H
 
-#include "plan/program/decisions.h"
-#include "plan/program/tensors.h"
+#include "plan/engines/decoder.h"
 
 /** The group of the root's blocks, among units: else a unit is a block. */
 #define STW_TORCH_ROOT UINT32_MAX
@@ -42,16 +41,6 @@ bool stw_torch_is_known(const stw_builder *b);
  * @param acts [model.n_blocks]
  * @param no_grad a forward under torch.no_grad(): nothing is kept */
 stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad);
-/** The most bytes of a block's forward that keeps nothing, its input included. Of a block that is
- * not known tensor by tensor: all that a backward would need.
- * @param pool for work */
-uint64_t stw_torch_forward_bytes(const stw_job *job, uint32_t block, stw_pool *pool);
-/** Tensors that come one after the other beside logits, then all go. */
-#define STW_TORCH_MOST_BESIDE 4
-typedef struct stw_torch_beside {
-    uint32_t n;
-    uint64_t bytes[STW_TORCH_MOST_BESIDE];
-} stw_torch_beside;
 /** A forward without labels ends: final norm and logits, beside what the norm gives to the head. */
 void stw_torch_logits(stw_torch *t, uint32_t first_op, uint64_t bytes,
                       const stw_torch_beside *beside);
@@ -73,7 +62,7 @@ void stw_torch_forward(stw_torch *t, uint32_t first_op, uint32_t block);
 void stw_torch_loss(stw_torch *t, uint32_t first_op);
 void stw_torch_loss_backward(stw_torch *t, uint32_t first_op);
 void stw_torch_backward(stw_torch *t, uint32_t first_op, uint32_t block);
-void stw_torch_embedding_backward(stw_torch *t, uint32_t first_op, uint32_t block);
+void stw_torch_embedding_backward(stw_torch *t, uint32_t first_op);
 /** A unit's gradients are added to those of earlier micro batches that were not reduced. */
 void stw_torch_accumulate(stw_torch *t, uint32_t first_op, uint32_t unit);
 /** The input of the last reduce-scatter goes; the unit's gradients are copied into one, reduced and

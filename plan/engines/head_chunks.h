@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors of a head and loss that are computed by chunks of tokens, each under a checkpoint of its
- * own (loss.checkpoint), and what else the parts of a pass share. As in tensors.h. */
-#ifndef STW_PLAN_FSDP2_CHUNKS_H
-#define STW_PLAN_FSDP2_CHUNKS_H
+ * own (loss.checkpoint), and what else the parts of a pass share. */
+#ifndef STW_PLAN_HEAD_CHUNKS_H
+#define STW_PLAN_HEAD_CHUNKS_H
 
 #include "plan/program/tensors.h"
 

@@ -2,13 +2,12 @@
 /* torch/utils/checkpoint.py (not reentrant, with early stop) around head and cross-entropy of each
  * chunk, as torch 2.11 executes it: nothing is saved but the chunk's input, a part of the normed
  * states. Backward makes a chunk again up to its loss. */
-#include "plan/engines/fsdp2/chunks.h"
+#include "plan/engines/head_chunks.h"
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
-#include "plan/engines/fsdp2/tensors.h"
 
-enum { COMPUTE = STW_TORCH_COMPUTE_POOL };
+enum { COMPUTE = 0 }; /* the stream */
 
 /* It belongs to the handle of a thread, and is taken by the thread's first product
  * (aten/src/ATen/cuda/CublasHandlePool.cpp). */
