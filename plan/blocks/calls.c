@@ -453,16 +453,16 @@ static bool uses(const stw_job *job, const stw_block *block, const stw_call *c, 
            (tensor->expert || tensor->use.weight == STW_WEIGHT_ROUTER);
 }
 
-void stw_calls_uses(const stw_job *job, uint32_t block, const stw_calls *calls, uint32_t *tensors,
-                    uint32_t *first) {
+uint32_t stw_call_uses(const stw_job *job, uint32_t block, const stw_call *call,
+                       uint32_t *tensors) {
     const stw_block *blk = &job->model->blocks[block];
     uint32_t n = 0;
-    for (uint32_t i = 0; i < calls->n; i++) {
-        first[i] = n;
-        for (uint32_t w = 0; w < blk->n_tensors; w++)
-            if (uses(job, blk, &calls->list[i], w)) tensors[n++] = blk->first_tensor + w;
+    for (uint32_t w = 0; w < blk->n_tensors; w++) {
+        if (!uses(job, blk, call, w)) continue;
+        if (tensors != NULL) tensors[n] = w;
+        n++;
     }
-    first[calls->n] = n;
+    return n;
 }
 
 enum { ATTENTION, MLP, NORMS, N_REGISTERED };

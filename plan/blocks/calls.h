@@ -66,12 +66,11 @@ void stw_calls_of_group(const stw_job *job, uint32_t group, stw_calls *out);
 /** The norm after the last block, alone.
  * @return its block */
 uint32_t stw_calls_of_norm(const stw_job *job, stw_calls *out);
-/** A block's tensors in the order in which the calls of a forward use them.
- * @param tensors [n_tensors] out
- * @param first [calls->n + 1] out: the first one of each call in that list */
-void stw_calls_uses(const stw_job *job, uint32_t block, const stw_calls *calls, uint32_t *tensors,
-                    uint32_t *first);
-/** The same tensors in the order in which transformers registers their modules: attention, MLP,
+/** Tensors of a block that a call of it uses.
+ * @param tensors out, numbers from the block's first tensor on; NULL: they are counted
+ * @return their number */
+uint32_t stw_call_uses(const stw_job *job, uint32_t block, const stw_call *call, uint32_t *tensors);
+/** A block's tensors in the order in which transformers registers their modules: attention, MLP,
  * norms. @param tensors [n_tensors] out */
 void stw_block_tensors(const stw_model *model, uint32_t block, uint32_t *tensors);
 /** Of a group's blocks: is the order of all tensors known? Else only what is saved is. */

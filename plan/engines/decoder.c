@@ -231,6 +231,13 @@ static void take_grads(stw_decoder *d, const char *group) {
         if (is_in_group(d, i, group)) take_grad(d, i);
 }
 
+void stw_decoder_again(stw_decoder *d, uint32_t block) {
+    if (!is_transformer(d, block) || d->acts[block] != STW_ACT_RECOMPUTE) return;
+    stw_trace trace = trace_of(d, block);
+    stw_trace_scale(&trace);
+    (void)stw_trace_forward(&trace, STW_TRACE_AGAIN);
+}
+
 void stw_decoder_backward(stw_decoder *d, uint32_t block) {
     const stw_block *blk = &d->job->model->blocks[block];
     if (!is_transformer(d, block)) {
@@ -238,10 +245,7 @@ void stw_decoder_backward(stw_decoder *d, uint32_t block) {
         return;
     }
     stw_trace trace = trace_of(d, block);
-    const bool again = d->acts[block] == STW_ACT_RECOMPUTE;
-    if (again) stw_trace_scale(&trace);
-    if (again) (void)stw_trace_forward(&trace, STW_TRACE_AGAIN);
-    d->grad = stw_trace_backward(&trace, d->grad, again);
+    d->grad = stw_trace_backward(&trace, d->grad, d->acts[block] == STW_ACT_RECOMPUTE);
 }
 
 /* The group with the head's weight. */

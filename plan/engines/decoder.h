@@ -59,6 +59,8 @@ void stw_decoder_end_forward(stw_decoder *d);
 /** From the loss to the gradient of the head's input, then that of the norm's. */
 void stw_decoder_head_backward(stw_decoder *d);
 void stw_decoder_norm_backward(stw_decoder *d);
+/** A block is recomputed, if it is to be; its backward comes next. */
+void stw_decoder_again(stw_decoder *d, uint32_t block);
 void stw_decoder_backward(stw_decoder *d, uint32_t block);
 /** A tied embedding has a second gradient, and their sum may be a third one for a moment. */
 void stw_decoder_embedding_backward(stw_decoder *d);

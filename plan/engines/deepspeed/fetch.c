@@ -37,10 +37,10 @@ static uint64_t numel(const stw_fetch *f, uint32_t tensor) {
 
 /* ---- the order of uses ---- */
 
-uint32_t stw_fetch_in_order(const stw_model *model, uint32_t block, stw_fetch_pass pass,
-                            uint32_t i) {
-    const stw_block *b = &model->blocks[block];
-    return b->first_tensor + (pass == STW_FETCH_FORWARD ? i : b->n_tensors - 1 - i);
+uint32_t stw_fetch_in_order(const stw_zero *z, uint32_t block, stw_fetch_pass pass, uint32_t i) {
+    const stw_block *b = &z->job->model->blocks[block];
+    const uint32_t at = pass == STW_FETCH_FORWARD ? i : b->n_tensors - 1 - i;
+    return b->first_tensor + z->uses[b->group].tensors[at];
 }
 
 static void add_use(stw_fetch *f, uint32_t tensor) {
@@ -54,7 +54,7 @@ static void add_block(stw_fetch *f, uint32_t block, stw_fetch_pass pass) {
     const stw_model *model = f->z->job->model;
     add_use(f, NO_TENSOR);
     for (uint32_t i = 0; i < model->blocks[block].n_tensors; i++)
-        add_use(f, stw_fetch_in_order(model, block, pass, i));
+        add_use(f, stw_fetch_in_order(f->z, block, pass, i));
 }
 
 static void find_next(stw_fetch *f, uint32_t *seen) {
@@ -318,15 +318,19 @@ static void free_tensor(stw_fetch *f, uint32_t tensor) {
 
 /* A tensor stays if prefetching has passed over a later use of it, or if it is used again within
  * max_reuse_distance elements (__params_to_release). */
-void stw_fetch_release(stw_fetch *f) {
-    if (!f->active || f->z->b->status != STW_STATUS_OK) return;
-    const uint32_t use = f->step - 1, tensor = f->uses[use];
+static void release(stw_fetch *f, uint32_t use) {
+    const uint32_t tensor = f->uses[use];
     const stw_fetch_tensor *t = &f->tensors[tensor];
     if (t->persists || t->fetched_for > (int64_t)f->step) return;
     const bool again = f->next[use] < f->n_uses;
     if (again && f->before[f->next[use]] - f->before[use + 1] < f->z->set.max_reuse_distance)
         return;
     free_tensor(f, tensor);
+}
+
+void stw_fetch_release(stw_fetch *f, uint32_t n) {
+    if (!f->active || f->z->b->status != STW_STATUS_OK) return;
+    for (; n > 0; n--) release(f, f->step - n);
 }
 
 /* swap_in asserts that there is a buffer for every shard that is read. */

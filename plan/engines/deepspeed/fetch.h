@@ -40,14 +40,13 @@ typedef enum stw_fetch_pass { STW_FETCH_FORWARD, STW_FETCH_BACKWARD } stw_fetch_
  * @return false after a failure */
 bool stw_fetch_begin(stw_fetch *f, stw_zero *z, const stw_act *acts);
 /** Tensors of a block in the order of a pass: number `i` of it. */
-uint32_t stw_fetch_in_order(const stw_model *model, uint32_t block, stw_fetch_pass pass,
-                            uint32_t i);
+uint32_t stw_fetch_in_order(const stw_zero *z, uint32_t block, stw_fetch_pass pass, uint32_t i);
 /** A module without parameters is entered. */
 void stw_fetch_enter(stw_fetch *f, uint32_t block);
 /** The next use: gather its tensor if it is not there, and others ahead. */
 void stw_fetch_next(stw_fetch *f, uint32_t block);
-/** The use that was fetched last has ended. */
-void stw_fetch_release(stw_fetch *f);
+/** The uses that were fetched last, so many, have ended. */
+void stw_fetch_release(stw_fetch *f, uint32_t n);
 /** Everything goes (stage3.py, step calls _partition_all_parameters). */
 void stw_fetch_end(stw_fetch *f);
 

@@ -70,7 +70,7 @@ static void visit(pass *p, uint32_t block) {
     stw_fetch_enter(&p->fetch, block);
     for (uint32_t i = 0; i < n; i++) {
         stw_fetch_next(&p->fetch, block);
-        if (i + 1 < n) stw_fetch_release(&p->fetch);
+        if (i + 1 < n) stw_fetch_release(&p->fetch, 1);
     }
 }
 
@@ -97,7 +97,7 @@ static void forward_block(pass *p, uint32_t block) {
         compute(p, STW_OP_FORWARD, block, &work);
         drop(p, STW_COMPONENT_STAGE, &widest);
     }
-    if (block_of(p, block)->n_tensors > 0) stw_fetch_release(&p->fetch);
+    if (block_of(p, block)->n_tensors > 0) stw_fetch_release(&p->fetch, 1);
 }
 
 /* ---- the head and the loss ---- */
@@ -121,7 +121,7 @@ static void head_grads(pass *p) {
     const uint32_t n = block_of(p, p->head)->n_tensors;
     if (model->tied_embeddings) {
         uint32_t tensor = stw_zero_embedding(p->z);
-        stw_fetch_release(&p->fetch);
+        stw_fetch_release(&p->fetch, 1);
         if (tensor < model->n_tensors && stw_job_trains(p->job, tensor))
             p->tied = alloc(p, STW_COMPONENT_GRADS,
                             stw_times(model->tensors[tensor].numel, p->z->element));
@@ -129,9 +129,9 @@ static void head_grads(pass *p) {
     }
     for (uint32_t i = 0; i < n; i++) {
         if (i > 0) stw_fetch_next(&p->fetch, p->head);
-        stw_grads_add(&p->grads, stw_fetch_in_order(model, p->head, STW_FETCH_BACKWARD, i), p->head,
+        stw_grads_add(&p->grads, stw_fetch_in_order(p->z, p->head, STW_FETCH_BACKWARD, i), p->head,
                       p->worked);
-        stw_fetch_release(&p->fetch);
+        stw_fetch_release(&p->fetch, 1);
     }
 }
 
@@ -146,7 +146,7 @@ static void loss(pass *p) {
     stw_head_forward_work(job, &style, (double)job->tokens, &work);
     compute(p, STW_OP_LOSS, p->head, &work);
     drop(p, STW_COMPONENT_LOGITS, &more);
-    stw_fetch_release(&p->fetch);
+    stw_fetch_release(&p->fetch, 1);
     visit_head(p, true);
     more = alloc(p, STW_COMPONENT_LOGITS, stw_logits_backward_bytes(job) - saved);
     stw_head_backward_work(job, &style, (double)job->tokens, 2, &work);
@@ -173,11 +173,11 @@ static uint32_t grads_of(pass *p, uint32_t block, uint32_t from, uint64_t bytes)
     const stw_model *model = p->job->model;
     uint32_t i = from;
     for (uint64_t made = 0; i < model->blocks[block].n_tensors && made < bytes; i++) {
-        uint32_t tensor = stw_fetch_in_order(model, block, STW_FETCH_BACKWARD, i);
+        uint32_t tensor = stw_fetch_in_order(p->z, block, STW_FETCH_BACKWARD, i);
         if (i > 0) stw_fetch_next(&p->fetch, block);
         made = stw_plus(made, stw_times(model->tensors[tensor].numel, p->z->element));
         stw_grads_add(&p->grads, tensor, block, p->worked);
-        stw_fetch_release(&p->fetch);
+        stw_fetch_release(&p->fetch, 1);
     }
     return i;
 }
@@ -194,7 +194,7 @@ static void backward_transformer(pass *p, uint32_t block) {
     stw_block_backward_work(p->job, block, &style, &work);
     if (p->acts[block] == STW_ACT_RECOMPUTE) {
         visit(p, block);
-        stw_fetch_release(&p->fetch);
+        stw_fetch_release(&p->fetch, 1);
         alloc_acts(p, block);
         if (stw_block_saves(p->job, block))
             stw_block_append_forward_work(p->job, block, &style, &work);
@@ -228,13 +228,13 @@ static void backward_other(pass *p, uint32_t block) {
     const stw_model *model = p->job->model;
     stw_fetch_enter(&p->fetch, block);
     for (uint32_t i = 0; i < model->blocks[block].n_tensors; i++) {
-        uint32_t tensor = stw_fetch_in_order(model, block, STW_FETCH_BACKWARD, i);
+        uint32_t tensor = stw_fetch_in_order(p->z, block, STW_FETCH_BACKWARD, i);
         stw_fetch_next(&p->fetch, block);
         if (p->tied.bytes > 0 && tensor == stw_zero_embedding(p->z))
             add_tied(p, tensor, block);
         else
             stw_grads_add(&p->grads, tensor, block, p->worked);
-        stw_fetch_release(&p->fetch);
+        stw_fetch_release(&p->fetch, 1);
     }
 }
 
@@ -254,13 +254,10 @@ static bool begin(pass *p) {
     return stw_fetch_begin(&p->fetch, p->z, p->acts);
 }
 
-void stw_zero_build_forward_backward(stw_zero *z) {
+static void build(stw_zero *z) {
     pass p = {.z = z, .b = z->b, .job = z->job, .tied = STW_NO_EXTENT, .worked = STW_OP_NONE};
-    if (z->b->status != STW_STATUS_OK || z->job->model->n_blocks == 0 || !begin(&p)) return;
     const uint32_t n = z->job->model->n_blocks;
-    stw_begin_movement(z->b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
-                                            .repeat = STW_REPEAT_EVERY_ITERATION});
-    if (!stw_grads_begin(&p.grads, z)) return;
+    if (!begin(&p) || !stw_grads_begin(&p.grads, z)) return;
     stw_extent tower =
         alloc(&p, STW_COMPONENT_STAGE, stw_vision_saved_bytes(z->job)); /* of no block */
     for (uint32_t i = 0; i < n; i++)
@@ -276,5 +273,15 @@ void stw_zero_build_forward_backward(stw_zero *z) {
     drop(&p, STW_COMPONENT_STAGE, &tower);
     stw_grads_end(&p.grads);
     stw_fetch_end(&p.fetch);
+}
+
+void stw_zero_build_forward_backward(stw_zero *z) {
+    if (z->b->status != STW_STATUS_OK || z->job->model->n_blocks == 0) return;
+    stw_begin_movement(z->b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
+                                            .repeat = STW_REPEAT_EVERY_ITERATION});
+    if (z->traced)
+        stw_zero_build_traced(z);
+    else
+        build(z);
     stw_end_movement(z->b);
 }

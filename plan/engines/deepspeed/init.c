@@ -3,7 +3,9 @@
 #include "core/checked.h"
 #include "plan/engines/deepspeed/host.h"
 #include "plan/engines/deepspeed/parts.h"
+#include "plan/engines/deepspeed/state_tensors.h"
 #include "plan/engines/movements.h"
+#include "plan/program/tensors.h"
 
 static stw_extent alloc(stw_zero *z, uint64_t bytes) {
     return stw_alloc(z->b, STW_COMPONENT_STAGE, STW_TIER_GPU, bytes);
@@ -21,9 +23,17 @@ static bool is_master_on_gpu(const stw_region *r) {
     return r->component == STW_COMPONENT_MASTER && r->tier == STW_TIER_GPU;
 }
 
+static void build_masters(stw_zero *z) {
+    const uint32_t from = stw_tensors_begin(z->b);
+    stw_build_regions(z->b, true, is_master_on_gpu);
+    if (!z->set.offload_optimizer) stw_zero_state_tensors(z, from, 1);
+}
+
 /* The model and a flat copy of a group. Where there is no room for the copy, the group goes to the
  * host first, and both are there at once (stage_1_and_2.py, __init__: flatten_on_accelerator). */
-static void flatten(stw_zero *z, uint64_t params) {
+static void flatten(stw_zero *z, uint32_t group) {
+    const uint64_t params = z->group_trained[group];
+    const uint32_t from = stw_tensors_begin(z->b);
     const stw_cluster *cluster = z->job->cluster;
     const uint64_t model = stw_times(z->job->model->params, z->element);
     const uint64_t flat = stw_times(params, z->element);
@@ -31,6 +41,7 @@ static void flatten(stw_zero *z, uint64_t params) {
         STW_SUM(model, cluster->gpu.context_bytes, z->job->world > 1 ? cluster->gpu.comm_bytes : 0);
     if (stw_plus(used, flat) <= cluster->gpu.memory_bytes) {
         drop(z, alloc(z, flat));
+        stw_zero_flat_tensors(z, from, group);
         return;
     }
     z->b->pageable = true;
@@ -45,11 +56,11 @@ static void flatten(stw_zero *z, uint64_t params) {
 static void begin_flat(stw_zero *z) {
     uint64_t copied = 0;
     for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++) {
-        if (z->group_trained[g] > 0) flatten(z, z->group_trained[g]);
+        if (z->group_trained[g] > 0) flatten(z, g);
         copied = stw_max_u64(copied, z->group_placed[g]);
     }
     stw_extent copy = alloc(z, stw_times(copied, z->element));
-    stw_build_regions(z->b, true, is_master_on_gpu);
+    build_masters(z);
     drop(z, copy);
     if (z->set.offload_optimizer)
         (void)alloc(z, stw_times(z->largest, z->element));
@@ -61,7 +72,7 @@ static void begin_flat(stw_zero *z) {
  * _setup_for_real_optimizer). */
 static void begin_bf16(stw_zero *z) {
     drop(z, alloc(z, stw_times(z->trained, z->element)));
-    stw_build_regions(z->b, true, is_master_on_gpu);
+    build_masters(z);
     (void)stw_alloc(z->b, STW_COMPONENT_GRADS, STW_TIER_GPU, stw_times(4, z->trained));
 }
 
@@ -74,7 +85,7 @@ static void cast_sub_groups(stw_zero *z) {
         all = stw_plus(all, last);
         drop(z, alloc(z, stw_plus(all, last)));
     }
-    stw_build_regions(z->b, true, is_master_on_gpu);
+    build_masters(z);
     if (z->set.offload_optimizer) { /* gradients in fp32 stay */
         (void)stw_alloc(z->b, STW_COMPONENT_MASTER, STW_TIER_GPU, all);
         (void)stw_alloc(z->b, STW_COMPONENT_GRADS, STW_TIER_GPU, all);
@@ -113,7 +124,9 @@ void stw_zero_build_load(stw_zero *z) {
                                          .repeat = STW_REPEAT_ONCE,
                                          .transfer = stw_load_transfer(b)});
     stw_build_externals(b);
+    const uint32_t from = stw_tensors_begin(b);
     stw_build_regions(b, true, is_params_on_gpu);
+    stw_zero_params_tensors(z, from);
     stw_build_load(b);
     if (z->set.zero_stage == 3)
         begin_shards(z);

@@ -8,6 +8,8 @@
 void stw_zero_build_load(stw_zero *z);
 /** Forward and backward of the step's last micro batch; what earlier ones have left is there. */
 void stw_zero_build_forward_backward(stw_zero *z);
+/** The operations of the same where z->traced. */
+void stw_zero_build_traced(stw_zero *z);
 /** @param first the step that makes the moments; no backward comes before it in a program */
 void stw_zero_build_step(stw_zero *z, bool first);
 

@@ -14,7 +14,9 @@
 #include "plan/engines/deepspeed/host.h"
 #include "plan/engines/deepspeed/parts.h"
 #include "plan/engines/deepspeed/save.h"
+#include "plan/engines/deepspeed/state_tensors.h"
 #include "plan/engines/deepspeed/swap.h"
+#include "plan/program/tensors.h"
 
 static stw_extent alloc(stw_zero *z, uint64_t bytes) {
     return stw_alloc(z->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, bytes);
@@ -246,11 +248,13 @@ static bool is_moment(const stw_region *r) {
 
 /* Adam makes its moments at its first step; on the host they are pageable. */
 static void make_moments(stw_zero *z, bool first) {
+    const uint32_t from = stw_tensors_begin(z->b);
     if (!first) return;
     if (z->set.offload_optimizer)
         stw_host_moments(z);
     else
         stw_build_regions(z->b, true, is_moment);
+    if (!z->set.offload_optimizer) stw_zero_state_tensors(z, from, 2);
 }
 
 /* ---- steps ---- */
@@ -371,8 +375,10 @@ void stw_zero_build_step(stw_zero *z, bool first) {
                                                            : STW_PHASE_OPTIMIZER_STEP,
                                             .repeat = first ? STW_REPEAT_FIRST : STW_REPEAT_LATER});
     /* cuBLAS's work areas stay from the first forward on */
+    const uint32_t from = stw_tensors_begin(z->b);
     if (first)
         (void)stw_alloc(z->b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(z->job));
+    if (first && z->traced) stw_tensors_instead(z->b, from);
     if (first || !z->job->model->facts_known) stw_grads_appear(z);
     if (first || !z->job->model->facts_known) stw_swap_grads_appear(z);
     stw_grads_reduce_once(z);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/engines/decoder.h"
 
 /* ---- partitions ---- */
 
@@ -142,6 +143,14 @@ static void find_places(stw_zero *z, const stw_space *own) {
     }
 }
 
+static bool is_traced(const stw_zero *z) {
+    const stw_model *model = z->job->model;
+    if (!stw_tensors_wanted(z->b) || !stw_decoder_is_known(z->job, z->b->decisions)) return false;
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        if (model->groups[g].facts.transformer && z->uses[g].first == NULL) return false;
+    return true;
+}
+
 bool stw_zero_init(stw_zero *z, stw_builder *b) {
     const stw_job *job = b->job;
     const stw_space *own = &job->kinds[b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
@@ -164,11 +173,14 @@ bool stw_zero_init(stw_zero *z, stw_builder *b) {
         stw_pool_array(b->program->pool, (size_t)own->n_segments + 1, sizeof *z->sub_groups);
     z->sub_group_tensors =
         stw_pool_array(b->program->pool, (size_t)own->n_segments + 1, sizeof *z->sub_group_tensors);
+    z->uses = stw_pool_array(b->program->pool, job->model->n_groups, sizeof *z->uses);
     if (b->status == STW_STATUS_OK &&
-        (z->places == NULL || z->sub_group_of == NULL || z->whole == NULL ||
-         z->sub_groups == NULL || z->sub_group_tensors == NULL))
+        (z->uses == NULL || !stw_uses_find(job, b->program->pool, z->uses) || z->places == NULL ||
+         z->sub_group_of == NULL || z->whole == NULL || z->sub_groups == NULL ||
+         z->sub_group_tensors == NULL))
         b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
     if (b->status != STW_STATUS_OK) return false;
+    z->traced = is_traced(z);
     find_places(z, own);
     find_sub_groups(z, own);
     find_twins(z);

@@ -14,6 +14,7 @@
 #define STW_PLAN_DEEPSPEED_ZERO_H
 
 #include "plan/engines/deepspeed/keys.h"
+#include "plan/engines/deepspeed/uses.h"
 #include "plan/program/builder.h"
 
 /** The group of a frozen tensor. */
@@ -70,6 +71,11 @@ typedef struct stw_zero {
     uint64_t host_params[STW_ZERO_GROUPS]; /* elements of these buffers */
     uint64_t unwritten; /* bytes of fp32 gradients that backward leaves in a buffer */
     stw_extent *left;   /* [n_tensors] fp32 gradients on the GPU that are not written */
+    stw_uses *uses;     /* [n_groups] */
+    /** What torch's allocator sees of forward and backward is known tensor by tensor, and asked
+     * for. */
+    bool traced;
+    uint32_t param_tensors; /* the number of the first one's tensor */
     /** From backward to the step. */
     stw_extent partition; /* reduced gradients of the tensors that the rank owns, stages 1 and 2 */
     stw_extent *whole;    /* [n_tensors] gradients that no reduction has taken yet */

@@ -283,6 +283,7 @@ void stw_torch_forward(stw_torch *t, uint32_t first_op, uint32_t block) {
 void stw_torch_backward(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
+    stw_decoder_again(&t->decoder, block);
     stw_decoder_backward(&t->decoder, block);
 }
 
