@@ -136,8 +136,9 @@ stw_extent stw_alloc(stw_builder *b, stw_component component, stw_tier tier, uin
     while (at < n && live[at].offset < end_of(b, tier, at) + room) at++;
     extent.offset = end_of(b, tier, at);
     memmove(&live[at + 1], &live[at], (n - at) * sizeof *live);
-    extent.alloc =
-        stw_append(b, bytes_op(STW_OP_ALLOC, component, tier, extent.offset, bytes, b->pageable));
+    stw_op op = bytes_op(STW_OP_ALLOC, component, tier, extent.offset, bytes, b->pageable);
+    op.pool = b->pool;
+    extent.alloc = stw_append(b, op);
     live[at] = extent;
     b->transient[tier].n = ++n;
     size_t *packed = &b->transient[tier].packed;

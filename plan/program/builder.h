@@ -25,6 +25,7 @@ typedef struct stw_builder {
     stw_error *err;
     stw_status status;
     bool pageable;         /* host allocs and frees from now on are pageable */
+    uint8_t pool;          /* of GPU allocs from now on: see stw_op */
     const char *from_what; /* reason of host allocs from now on (ledger.h); NULL: none */
     bool skipping;         /* the program leaves out this movement, except for allocs and frees */
     stw_extent

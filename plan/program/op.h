@@ -103,6 +103,7 @@ typedef struct stw_op {
     stw_tier from, to;       /* equal if nothing moves */
     stw_stream stream;
     bool pageable; /* of an alloc, a free or a copy: not page-locked; of a pass: one thread's */
+    uint8_t pool;  /* of an alloc on the GPU: the stream of torch's allocator that it belongs to */
     const char *from_what;      /* of an alloc on the host: why it is there; NULL: its component */
     stw_op_ranks ranks;         /* of the node that do this at the same time */
     stw_rank_group group;       /* of a collective: the ranks that take part */

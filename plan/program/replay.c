@@ -120,7 +120,7 @@ static stw_status apply_alloc(replay *r, const stw_op *op, const stw_movement *m
     if (e->blocks == NULL) return no_memory(r);
     e->n_blocks = 1;
     e->blocks[0] = STW_NO_BLOCK;
-    const uint32_t stream = op->component == STW_COMPONENT_SLACK ? OTHER_STREAM : 0;
+    const uint32_t stream = op->component == STW_COMPONENT_SLACK ? OTHER_STREAM : op->pool;
     return take(r, stream, op->bytes, &e->blocks[0]);
 }
 

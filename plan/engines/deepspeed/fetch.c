@@ -164,13 +164,21 @@ static void leave_buffer(stw_fetch *f, uint32_t tensor) {
 
 /* ---- gathering ---- */
 
+/* What is gathered and copied out belongs to the stream of the gathers (__allgather_stream). */
+static stw_extent alloc(stw_fetch *f, stw_component component, uint64_t bytes) {
+    f->z->b->pool = STW_ZERO_GATHER_POOL;
+    const stw_extent extent = stw_alloc(f->z->b, component, STW_TIER_GPU, bytes);
+    f->z->b->pool = 0;
+    return extent;
+}
+
 /* Shards that lie on the host go up first (partition_parameters.py, _all_gather_dtype and
  * _all_gather_sequential: ds_tensor.to(device)). */
 static uint32_t bring_shards(stw_fetch *f, stw_fetch_handle *h, uint64_t bytes) {
     stw_builder *b = f->z->b;
     if (!f->z->set.offload_param) return STW_OP_NONE;
     const uint32_t read = read_shards(f, h->first);
-    h->shard = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, bytes);
+    h->shard = alloc(f, STW_COMPONENT_STAGE, bytes);
     return stw_copy(b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
                                         .stream = STW_STREAM_H2D,
                                         .component = STW_COMPONENT_PARAMS,
@@ -205,7 +213,7 @@ static void gather(stw_fetch *f, uint32_t first) {
     }
     f->n_handles++;
     uint64_t bytes = stw_times(shards, f->z->element);
-    h->flat = stw_alloc(b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_times(bytes, f->z->ranks));
+    h->flat = alloc(f, STW_COMPONENT_UNSHARD, stw_times(bytes, f->z->ranks));
     h->op = bring_shards(f, h, bytes);
     if (f->z->ranks > 1) {
         stw_op op = stw_op_make(STW_OP_ALL_GATHER, STW_STREAM_COMM, f->block);
@@ -233,9 +241,9 @@ static void wait_for(stw_fetch *f, uint32_t tensor) {
     if (f->needed == STW_OP_NONE || (h->op != STW_OP_NONE && h->op > f->needed)) f->needed = h->op;
     for (uint32_t i = h->first; !h->copied && i != NO_TENSOR; i = f->tensors[i].follower) {
         f->tensors[i].at = HERE;
-        f->tensors[i].own = alone ? h->flat
-                                  : stw_alloc(b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,
-                                              stw_times(numel(f, i), f->z->element));
+        f->tensors[i].own =
+            alone ? h->flat
+                  : alloc(f, STW_COMPONENT_UNSHARD, stw_times(numel(f, i), f->z->element));
     }
     h->copied = true;
     t->waited = true;

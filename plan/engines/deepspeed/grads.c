@@ -235,11 +235,15 @@ static void scatter_bucket(stw_grads *g) {
     g->filled = 0;
 }
 
+/* With overlap_comm, which stage 3 has, reductions have a stream of their own. */
 static void reduce(stw_grads *g) {
+    const bool apart = g->z->set.overlap_comm || g->z->set.zero_stage == 3;
+    g->z->b->pool = apart ? STW_ZERO_REDUCE_POOL : 0;
     if (g->z->set.zero_stage == 3)
         scatter_bucket(g);
     else
         reduce_bucket(g);
+    g->z->b->pool = 0;
 }
 
 /* ---- one gradient ---- */

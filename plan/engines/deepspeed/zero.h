@@ -17,6 +17,9 @@
 #include "plan/engines/deepspeed/uses.h"
 #include "plan/program/builder.h"
 
+/** Streams of torch's allocator beside that of computation. */
+enum { STW_ZERO_GATHER_POOL = 1, STW_ZERO_REDUCE_POOL };
+
 /** The group of a frozen tensor. */
 #define STW_ZERO_FROZEN UINT32_MAX
 
