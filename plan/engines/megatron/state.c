@@ -31,6 +31,7 @@
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/parking.h"
 #include "plan/engines/megatron/save.h"
+#include "plan/engines/megatron/state_tensors.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/park.h"
 
@@ -159,8 +160,7 @@ static void lock_copies(stw_builder *b, const stw_megatron_state *s) {
                  made.bytes - stw_min_u64(made.bytes, used));
 }
 
-/* Elements of the buffer of a chunk; its share of all padding, too. */
-static uint64_t part_of_chunk(const stw_megatron_state *s, uint32_t chunk, bool expert) {
+uint64_t stw_megatron_part_of_chunk(const stw_megatron_state *s, uint32_t chunk, bool expert) {
     const uint64_t all = expert ? s->params.expert : s->params.dense;
     uint64_t n = 0;
     for (uint32_t i = 0; i < s->params.n; i++) {
@@ -180,7 +180,7 @@ static uint64_t moving_bytes(const stw_job *job, const stw_megatron_state *s) {
     if (stw_megatron_is_fsdp(job->run)) return 0;
     for (uint32_t chunk = 0; chunk < job->run->parallel.vpp; chunk++) {
         for (int e = 0; e < 2; e++) {
-            uint64_t part = part_of_chunk(s, chunk, e == 1);
+            uint64_t part = stw_megatron_part_of_chunk(s, chunk, e == 1);
             grads = stw_plus(grads, stw_times(part, g));
             most = stw_max_u64(most, stw_plus(grads, stw_times(part, p)));
         }
@@ -230,6 +230,7 @@ void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
                                          .transfer = stw_load_transfer(b)});
     stw_build_externals(b);
     s->workspace = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_workspace_bytes(job) / 2);
+    const uint32_t from = b->program->n_ops;
     stw_build_regions(b, true, is_weights);
     const uint64_t weights = stw_megatron_cuts_params(job->run)
                                  ? s->share
@@ -258,6 +259,7 @@ void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
     stw_extent cloned = stw_alloc(b, STW_COMPONENT_PARAMS, gpu, clone);
     stw_free(b, STW_COMPONENT_PARAMS, gpu, cloned);
     stw_free(b, STW_COMPONENT_MASTER, gpu, copies);
+    stw_megatron_load_tensors(b, s, from);
     lock_copies(b, s);
     stw_megatron_look_at_parking(b, s);
     stw_end_movement(b);
@@ -416,6 +418,7 @@ static void lock_grads(stw_builder *b, const stw_megatron_state *s) {
 
 static void make_moments(stw_builder *b, const stw_megatron_state *s) {
     const stw_job *job = b->job;
+    const uint32_t from = b->program->n_ops;
     b->pageable = true; /* torch's CPU optimizer makes them */
     stw_build_regions(b, true, is_moment);
     b->pageable = false;
@@ -427,6 +430,7 @@ static void make_moments(stw_builder *b, const stw_megatron_state *s) {
     if (!job->model->facts_known) return;
     add_padding(b, STW_COMPONENT_EXP_AVG, s->share, space_of(b, STW_SPACE_OPTIMIZER));
     add_padding(b, STW_COMPONENT_EXP_AVG_SQ, s->share, space_of(b, STW_SPACE_OPTIMIZER));
+    stw_megatron_moment_tensors(b, s, from);
 }
 
 void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool first,

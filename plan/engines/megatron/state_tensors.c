@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/engines/megatron/state_tensors.h"
+
+#include "core/checked.h"
+#include "plan/engines/megatron/megatron.h"
+#include "plan/program/tensors.h"
+
+static uint64_t element(const stw_builder *b, stw_component component) {
+    return stw_job_element_bytes(b->job, component);
+}
+
+static bool are_known(const stw_builder *b, const stw_megatron_state *s) {
+    return stw_tensors_wanted(b) && b->job->model->facts_known && !b->job->run->park.params &&
+           !b->job->run->park.grads && !b->job->run->park.moments && s->params.frozen == 0 &&
+           !stw_megatron_is_fsdp(b->job->run) && !stw_megatron_is_hybrid(b->job);
+}
+
+/* The buffers of a model chunk, dense parameters' or experts'. Parameters that the distributed
+ * optimizer maps into one go one after the other, from the last one on
+ * (distributed/param_and_grad_buffer.py, _ParamAndGradBuffer). */
+static void make_buffers(stw_builder *b, const stw_megatron_state *s, uint32_t chunk, bool expert,
+                         uint32_t params) {
+    const bool maps = stw_megatron_settings_of(b->job->run).distributed_optimizer;
+    const uint64_t n = stw_megatron_part_of_chunk(s, chunk, expert);
+    if (maps) (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_PARAMS)));
+    (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_GRADS)));
+    for (uint32_t i = s->params.n; maps && i-- > 0;)
+        if (s->params.list[i].expert == expert && s->params.list[i].chunk == chunk)
+            stw_tensor_drop(b, params + i);
+}
+
+/* optimizer/distrib_optimizer.py, _build_model_and_main_param_groups: clone().float() */
+static void make_main_params(stw_builder *b, const stw_megatron_state *s, bool expert) {
+    const uint64_t p = element(b, STW_COMPONENT_PARAMS), main = element(b, STW_COMPONENT_MASTER);
+    for (uint32_t i = 0; i < s->shard.n && main > 0; i++) {
+        if (s->shard.list[i].expert != expert) continue;
+        const uint32_t clone = stw_tensor_take(b, 0, stw_times(s->shard.list[i].numel, p));
+        (void)stw_tensor_take(b, 0, stw_times(s->shard.list[i].numel, main));
+        stw_tensor_drop(b, clone);
+    }
+}
+
+void stw_megatron_load_tensors(stw_builder *b, const stw_megatron_state *s, uint32_t first_op) {
+    if (!are_known(b, s)) return;
+    stw_tensors_instead(b, first_op);
+    const uint32_t params = stw_tensor_numbers(b, s->params.n);
+    for (uint32_t i = 0; i < s->params.n; i++)
+        stw_tensor_take_as(b, params + i, 0,
+                           stw_times(s->params.list[i].numel, element(b, STW_COMPONENT_PARAMS)));
+    for (uint32_t chunk = 0; chunk < b->job->run->parallel.vpp; chunk++)
+        for (int e = 0; e < 2; e++) make_buffers(b, s, chunk, e == 1, params);
+    for (int e = 0; e < 2; e++) make_main_params(b, s, e == 1);
+}
+
+void stw_megatron_moment_tensors(stw_builder *b, const stw_megatron_state *s, uint32_t first_op) {
+    if (!are_known(b, s)) return;
+    stw_tensors_instead(b, first_op);
+    for (uint32_t i = 0; i < s->shard.n; i++) {
+        const uint64_t n = s->shard.list[i].numel;
+        (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_EXP_AVG)));
+        (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_EXP_AVG_SQ)));
+    }
+}
