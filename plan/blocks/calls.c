@@ -88,32 +88,72 @@ static bool trains_any(const adding *a, bool attention) {
     return false;
 }
 
-/* ---- calls ---- */
+/* ---- making a list ---- */
 
-/* @param n sizes, which are 0 as yet
- * @param size of them that of the output */
-static stw_call *call(adding *a, stw_function_kind kind, uint8_t in, int n, int size) {
-    stw_calls *out = a->out;
+void stw_calls_begin(stw_calls *out, const stw_function *table, uint64_t input_bytes) {
+    out->table = table;
+    out->n = out->stop = out->n_ended = out->n_bytes = 0;
+    out->n_values = STW_VALUE_INPUT + 1;
+    out->bytes[out->n_bytes++] = input_bytes;
+    out->values[STW_VALUE_INPUT] = (stw_value){.part = STW_PART_NORMS, .ends = STW_NO_VALUE};
+}
+
+stw_call *stw_calls_add(stw_calls *out, uint8_t function, uint8_t in, int n, int size,
+                        uint64_t **bytes) {
     stw_call *c = &out->list[out->n++];
-    *c = (stw_call){.function = (uint8_t)kind,
-                    .part = (uint8_t)a->part,
+    *c = (stw_call){.function = function,
                     .in = {in, STW_NO_VALUE, STW_NO_VALUE},
                     .out = out->n_values++,
                     .sizes = out->n_bytes,
                     .weight = {STW_NO_WEIGHT, STW_NO_WEIGHT, STW_NO_WEIGHT}};
     out->values[c->out] =
         (stw_value){.size = (uint8_t)(c->sizes + size), .part = c->part, .ends = STW_NO_VALUE};
-    a->bytes = &out->bytes[out->n_bytes];
-    memset(a->bytes, 0, (size_t)n * sizeof *a->bytes);
+    *bytes = &out->bytes[out->n_bytes];
+    memset(*bytes, 0, (size_t)n * sizeof **bytes);
     out->n_bytes = (uint8_t)(out->n_bytes + n);
     return c;
 }
 
-/* After the last call forward has no reference to a value. */
-static void ends(adding *a, uint8_t value) {
-    if (a->out->values[value].ends == STW_NO_VALUE) a->out->ended[a->out->n_ended++] = value;
-    a->out->values[value].ends = (uint8_t)(a->out->n - 1);
+void stw_calls_end_value(stw_calls *out, uint8_t value) {
+    if (out->values[value].ends == STW_NO_VALUE) out->ended[out->n_ended++] = value;
+    out->values[value].ends = (uint8_t)(out->n - 1);
 }
+
+static void count_reads(stw_calls *out, const stw_call *c) {
+    if ((c->conditions & STW_IF_IDLE) != 0) return;
+    for (int k = 0; k < STW_MOST_INPUTS; k++)
+        if ((stw_function_of(out, c)->reads >> k & 1u) != 0 && (c->conditions & STW_IF_UNREAD) == 0)
+            out->values[c->in[k]].reads++;
+    if (stw_function_of(out, c)->reads_out) out->values[c->out].reads++;
+}
+
+void stw_calls_finish(stw_calls *out, bool constant) {
+    out->values[STW_VALUE_INPUT].constant = constant;
+    for (uint8_t i = 0; i < out->n; i++) {
+        stw_call *c = &out->list[i];
+        const stw_function *function = stw_function_of(out, c);
+        bool all = true;
+        for (int k = 0; k < STW_MOST_INPUTS; k++)
+            if (c->in[k] != STW_NO_VALUE) all = all && out->values[c->in[k]].constant;
+        if (all) c->conditions |= STW_IF_CONSTANT;
+        if (all && (c->conditions & STW_IF_TRAINED) == 0 && !function->adapts)
+            c->conditions |= STW_IF_IDLE;
+        out->values[c->out].constant = (c->conditions & STW_IF_IDLE) != 0;
+        for (const stw_call_step *s = function->forward; s->act != STW_STEP_END; s++)
+            if (s->act == STW_STEP_STOP) out->stop = i;
+        count_reads(out, c);
+    }
+}
+
+/* ---- calls ---- */
+
+static stw_call *call(adding *a, stw_function_kind kind, uint8_t in, int n, int size) {
+    stw_call *c = stw_calls_add(a->out, (uint8_t)kind, in, n, size, &a->bytes);
+    c->part = a->out->values[c->out].part = (uint8_t)a->part;
+    return c;
+}
+
+static void ends(adding *a, uint8_t value) { stw_calls_end_value(a->out, value); }
 
 static uint8_t element(adding *a, stw_function_kind kind, uint8_t in, uint8_t second,
                        uint64_t bytes) {
@@ -349,43 +389,14 @@ static uint8_t experts(adding *a, uint8_t in) {
 
 /* ---- blocks ---- */
 
-static void count_reads(stw_calls *out, const stw_call *c) {
-    if ((c->conditions & STW_IF_IDLE) != 0) return;
-    for (int k = 0; k < STW_MOST_INPUTS; k++)
-        if ((stw_function_of(c)->reads >> k & 1u) != 0 && (c->conditions & STW_IF_UNREAD) == 0)
-            out->values[c->in[k]].reads++;
-    if (stw_function_of(c)->reads_out) out->values[c->out].reads++;
-}
-
-/* What backward reads, which inputs have no gradient, and where a recomputation ends. */
-static void finish(adding *a, bool constant) {
-    stw_calls *out = a->out;
-    out->values[STW_VALUE_INPUT].constant = constant;
-    for (uint8_t i = 0; i < out->n; i++) {
-        stw_call *c = &out->list[i];
-        const bool adapted = c->function == STW_FUNCTION_ADAPTED_PRODUCT;
-        bool all = true;
-        for (int k = 0; k < STW_MOST_INPUTS; k++)
-            if (c->in[k] != STW_NO_VALUE) all = all && out->values[c->in[k]].constant;
-        if (all) c->conditions |= STW_IF_CONSTANT;
-        if (all && (c->conditions & STW_IF_TRAINED) == 0 && !adapted) c->conditions |= STW_IF_IDLE;
-        out->values[c->out].constant = (c->conditions & STW_IF_IDLE) != 0;
-        for (const stw_call_step *s = stw_function_of(c)->forward; s->act != STW_STEP_END; s++)
-            if (s->act == STW_STEP_STOP) out->stop = i;
-        count_reads(out, c);
-    }
-}
-
 static adding begin(const stw_job *job, uint32_t block, stw_calls *out) {
     const stw_block *blk = &job->model->blocks[block];
     const stw_block_facts *f = &job->model->groups[blk->group].facts;
     adding a = {.job = job, .block = blk, .facts = f, .tp = stw_job_tp(job), .out = out};
     a.rows = f->vision ? stw_job_patches(job) : job->tokens;
     a.own_rows = f->vision ? a.rows : stw_job_own_tokens(job);
-    out->n = out->stop = out->n_ended = out->n_bytes = 0;
-    out->n_values = STW_VALUE_INPUT + 1;
-    out->bytes[out->n_bytes++] = stw_times(stw_times(a.own_rows, compute_bytes(job)), f->hidden);
-    out->values[STW_VALUE_INPUT] = (stw_value){.part = STW_PART_NORMS, .ends = STW_NO_VALUE};
+    stw_calls_begin(out, stw_functions_eager,
+                    stw_times(stw_times(a.own_rows, compute_bytes(job)), f->hidden));
     return a;
 }
 
@@ -416,7 +427,7 @@ void stw_calls_of_block(const stw_job *job, uint32_t block, bool constant, stw_c
     out->out = element(&a, STW_FUNCTION_SUM, residual, last, input);
     ends(&a, last);
     ends(&a, residual);
-    finish(&a, constant);
+    stw_calls_finish(out, constant);
 }
 
 void stw_calls_of_group(const stw_job *job, uint32_t group, stw_calls *out) {
@@ -438,7 +449,7 @@ uint32_t stw_calls_of_norm(const stw_job *job, stw_calls *out) {
     out->out = norm(&a, STW_VALUE_INPUT, a.own_rows, model->hidden, 1,
                     weight_of(&a, STW_WEIGHT_NORM, false));
     a.bytes[STW_NORM_WEIGHT] = 0; /* measured: test_engine_trainable */
-    finish(&a, false);
+    stw_calls_finish(out, false);
     return block;
 }
 
@@ -504,7 +515,7 @@ bool stw_group_is_known(const stw_job *job, uint32_t group) {
         return false;
     stw_calls_of_group(job, group, &calls);
     for (uint32_t i = 0; i < calls.n; i++)
-        if (stw_function_of(&calls.list[i])->backward == NULL) return false;
+        if (stw_function_of(&calls, &calls.list[i])->backward == NULL) return false;
     return true;
 }
 
@@ -514,7 +525,7 @@ static uint64_t saved_by(const stw_calls *calls, const stw_call *c) {
     uint8_t taken[STW_MOST_SLOTS] = {0}; /* size + 1 of what is there */
     uint64_t sum = 0;
     if ((holds & STW_IF_IDLE) != 0) return 0;
-    for (const stw_call_step *s = stw_function_of(c)->forward; s->act != STW_STEP_END; s++) {
+    for (const stw_call_step *s = stw_function_of(calls, c)->forward; s->act != STW_STEP_END; s++) {
         if ((holds & s->with) != s->with || (holds & s->without) != 0) continue;
         if (s->act == STW_STEP_TAKE) taken[s->slot] = (uint8_t)(s->size + 1);
         if (s->act == STW_STEP_DROP) taken[s->slot] = 0;

@@ -29,6 +29,7 @@ typedef enum stw_part {
 typedef struct stw_call {
     uint8_t function, part;            /* stw_function_kind, stw_part */
     uint8_t conditions;                /* STW_IF_* that hold for every run */
+    uint8_t parts;                     /* inputs that are a part of the value, a bit each */
     uint8_t in[STW_MOST_INPUTS], out;  /* values */
     uint8_t sizes;                     /* the first of its sizes in stw_calls.bytes */
     uint16_t weight[STW_MOST_WEIGHTS]; /* of the block's tensors: matrix, then bias or LoRA's two */
@@ -45,6 +46,7 @@ typedef struct stw_value {
 
 /** The same for all blocks of a group. */
 typedef struct stw_calls {
+    const stw_function *table;
     uint8_t n, n_values, n_ended, n_bytes;
     uint8_t stop;                      /* the call with which a recomputation ends */
     uint8_t to_attention, to_mlp, out; /* values: inputs of both, the block's output */
@@ -54,9 +56,28 @@ typedef struct stw_calls {
     uint64_t bytes[STW_MOST_BYTES]; /* sizes of the input and of the calls */
 } stw_calls;
 
-static inline const stw_function *stw_function_of(const stw_call *call) {
-    return &stw_functions_eager[call->function];
+static inline const stw_function *stw_function_of(const stw_calls *calls, const stw_call *call) {
+    return &calls->table[call->function];
 }
+
+/* ---- making a list ---- */
+
+/** Begin a list with its input.
+ * @param table of the functions that are called */
+void stw_calls_begin(stw_calls *out, const stw_function *table, uint64_t input_bytes);
+/** Add a call of a function with one input and without weights.
+ * @param n sizes, which are 0 as yet
+ * @param size of them that of the output
+ * @param bytes out: the sizes */
+stw_call *stw_calls_add(stw_calls *out, uint8_t function, uint8_t in, int n, int size,
+                        uint64_t **bytes);
+/** After the last call forward has no reference to a value. */
+void stw_calls_end_value(stw_calls *out, uint8_t value);
+/** What backward reads, which inputs have no gradient, and where a recomputation ends.
+ * @param constant the input has no gradient */
+void stw_calls_finish(stw_calls *out, bool constant);
+
+/* ---- blocks of transformers ---- */
 
 /** Of a transformer block; its adapters and trained weights count.
  * @param constant its input has no gradient */

@@ -31,7 +31,8 @@ typedef enum stw_call_act {
                              tokens): room for partial sums comes and goes */
     STW_STEP_NEXT,        /* take the gradient of the MLP's next matrix, from the last one on */
     STW_STEP_REST,        /* take all gradients of the MLP (slot 1: attention) that are left */
-    STW_STEP_ADD,         /* add to the gradient of input `size` */
+    STW_STEP_ADD,         /* add to the gradient of input `size`, or to those of its parts, of which
+                             the gradient is made when all are there */
     STW_STEP_ADD_VIEW,    /* the same with a view, which sums are not made into */
     STW_STEP_PASS, /* the output's gradient is that of both inputs; the first one keeps it, unless
                       it is constant */
@@ -61,6 +62,7 @@ typedef struct stw_function {
                                                 saved is known, and no order */
     uint32_t reads;                          /* inputs that backward reads, a bit each */
     bool reads_out;
+    bool adapts; /* it has weights of its own that are trained */
 } stw_function;
 
 typedef enum stw_function_kind {

@@ -11,6 +11,8 @@ typedef struct total {
     uint32_t tensor;
     bool is_view;
     uint64_t bytes; /* of a view */
+    uint32_t parts[STW_MOST_INPUTS];
+    uint8_t n_parts;
 } total;
 
 typedef struct run {
@@ -113,21 +115,42 @@ static void add(run *r, uint8_t value, uint32_t *more, bool is_view, uint64_t by
         return;
     }
     if (sum->tensor == STW_NO_TENSOR) {
-        *sum = (total){*more, is_view, bytes};
+        *sum = (total){.tensor = *more, .is_view = is_view, .bytes = bytes};
         *more = STW_NO_TENSOR;
         return;
     }
     if (sum->is_view) {
         const uint32_t both = take(r, sum->bytes);
         drop(r->b, &sum->tensor);
-        *sum = (total){both, false, 0};
+        *sum = (total){.tensor = both};
     }
     drop(r->b, more);
 }
 
+static void add_to(run *r, const stw_call *c, uint8_t input, uint32_t *more, bool is_view) {
+    const uint8_t value = c->in[input];
+    total *sum = &r->grads[value];
+    const uint64_t bytes = is_view ? r->t->calls->bytes[c->sizes + STW_PRODUCT_IN] : 0;
+    if ((c->parts >> input & 1u) == 0) {
+        add(r, value, more, is_view, bytes);
+        return;
+    }
+    sum->parts[sum->n_parts++] = *more;
+    *more = STW_NO_TENSOR;
+}
+
+/* The gradient of a value, of which all parts are there. */
+static uint32_t grad_of(run *r, uint8_t value) {
+    total *sum = &r->grads[value];
+    if (sum->n_parts == 0) return sum->tensor;
+    sum->tensor = take(r, r->t->calls->bytes[r->t->calls->values[value].size]);
+    while (sum->n_parts > 0) drop(r->b, &sum->parts[--sum->n_parts]);
+    return sum->tensor;
+}
+
 static void pass(run *r, const stw_call *c, uint32_t *grad) {
     const uint8_t to = r->t->calls->values[c->in[0]].constant ? c->in[1] : c->in[0];
-    r->grads[to] = (total){*grad, false, 0};
+    r->grads[to] = (total){.tensor = *grad};
     *grad = STW_NO_TENSOR;
 }
 
@@ -173,10 +196,10 @@ static void do_step(run *r, const stw_call *c, const stw_call_step *step, uint32
         grads_left(r, step->slot == 0, false, UINT32_MAX);
         break;
     case STW_STEP_ADD:
-        add(r, c->in[step->size], slot, false, 0);
+        add_to(r, c, step->size, slot, false);
         break;
     case STW_STEP_ADD_VIEW:
-        add(r, c->in[step->size], slot, true, size_of(r, c, STW_PRODUCT_IN));
+        add_to(r, c, step->size, slot, true);
         break;
     case STW_STEP_PASS:
         pass(r, c, &slots[STW_SLOT_GRAD]);
@@ -225,7 +248,7 @@ uint32_t stw_trace_forward(stw_trace *t, stw_trace_kind kind) {
         const stw_call *c = &calls->list[i];
         hook(t, i, false, false);
         if (!r.stopped) {
-            do_steps(&r, c, stw_function_of(c)->forward, t->kept->slots[i]);
+            do_steps(&r, c, stw_function_of(calls, c)->forward, t->kept->slots[i]);
             values[c->out] = t->kept->slots[i][STW_SLOT_OUT];
             t->kept->slots[i][STW_SLOT_OUT] = STW_NO_TENSOR;
             end_values(&r, i, keeps);
@@ -242,7 +265,7 @@ uint32_t stw_trace_backward(stw_trace *t, uint32_t grad, bool again) {
     run r = {.t = t, .b = t->b, .conditions = again ? STW_IF_REPEATED : 0};
     for (uint32_t v = 0; v < calls->n_values; v++) {
         r.left[v] = calls->values[v].reads;
-        r.grads[v].tensor = STW_NO_TENSOR;
+        r.grads[v] = (total){.tensor = STW_NO_TENSOR};
     }
     if (again) r.left[STW_VALUE_INPUT] = 1;
     r.grads[calls->out].tensor = grad;
@@ -250,8 +273,8 @@ uint32_t stw_trace_backward(stw_trace *t, uint32_t grad, bool again) {
         const stw_call *c = &calls->list[i];
         hook(t, i, true, false);
         if ((c->conditions & STW_IF_IDLE) == 0) {
-            t->kept->slots[i][STW_SLOT_GRAD] = r.grads[c->out].tensor;
-            do_steps(&r, c, stw_function_of(c)->backward, t->kept->slots[i]);
+            t->kept->slots[i][STW_SLOT_GRAD] = grad_of(&r, c->out);
+            do_steps(&r, c, stw_function_of(calls, c)->backward, t->kept->slots[i]);
         }
         hook(t, i, true, true);
     }
