@@ -145,6 +145,23 @@ void stw_calls_finish(stw_calls *out, bool constant) {
     }
 }
 
+static uint64_t columns(const stw_attention_shape *s, uint64_t heads, uint64_t dim) {
+    return stw_times(stw_times(s->rows, s->element_bytes), stw_times(heads, dim));
+}
+
+void stw_calls_attention_bytes(const stw_attention_shape *s, uint64_t *bytes) {
+    const uint64_t row = stw_times(stw_times(s->rows, 4), s->q_heads);
+    bytes[STW_ATTENTION_Q] = columns(s, s->q_heads, s->qk_dim);
+    bytes[STW_ATTENTION_K] = columns(s, s->kv_heads, s->qk_dim);
+    bytes[STW_ATTENTION_V] = columns(s, s->kv_heads, s->v_dim);
+    bytes[STW_ATTENTION_OUT] = columns(s, s->q_heads, s->v_dim);
+    bytes[STW_ATTENTION_ROW] = row;
+    bytes[STW_ATTENTION_WORK] = stw_plus(row, stw_times(row, s->qk_dim));
+    if (s->kv_heads != s->q_heads)
+        bytes[STW_ATTENTION_WORK] =
+            STW_SUM(bytes[STW_ATTENTION_WORK], bytes[STW_ATTENTION_Q], bytes[STW_ATTENTION_OUT]);
+}
+
 /* ---- calls ---- */
 
 static stw_call *call(adding *a, stw_function_kind kind, uint8_t in, int n, int size) {
@@ -281,8 +298,6 @@ static uint64_t seen_rows(const adding *a) {
 static uint8_t kernel(adding *a, const uint8_t in[3], uint64_t q_heads, uint64_t kv_heads) {
     const stw_block_facts *f = a->facts;
     const bool eager = a->job->run->attention == STW_ATTENTION_EAGER;
-    const uint64_t q_width = stw_times(q_heads, f->qk_dim), o_width = stw_times(q_heads, f->v_dim);
-    const uint64_t row = stw_times(stw_times(a->rows, 4), q_heads);
     stw_call *c = call(a, eager ? STW_FUNCTION_EAGER_ATTENTION : STW_FUNCTION_ATTENTION, in[0], 6,
                        STW_ATTENTION_OUT);
     memcpy(c->in, in, sizeof c->in);
@@ -293,18 +308,12 @@ static uint8_t kernel(adding *a, const uint8_t in[3], uint64_t q_heads, uint64_t
         a->bytes[STW_EAGER_CAPPED] = f->capped_scores ? column(a, scores) : 0;
         a->bytes[STW_EAGER_WIDE] = stw_times(stw_times(a->rows, 4), scores);
         a->bytes[STW_EAGER_CAST] = column(a, scores);
-        a->bytes[STW_EAGER_OUT] = column(a, o_width);
+        a->bytes[STW_EAGER_OUT] = column(a, stw_times(q_heads, f->v_dim));
         return c->out;
     }
-    a->bytes[STW_ATTENTION_Q] = column(a, q_width);
-    a->bytes[STW_ATTENTION_K] = column(a, stw_times(kv_heads, f->qk_dim));
-    a->bytes[STW_ATTENTION_V] = column(a, stw_times(kv_heads, f->v_dim));
-    a->bytes[STW_ATTENTION_OUT] = column(a, o_width);
-    a->bytes[STW_ATTENTION_ROW] = row;
-    a->bytes[STW_ATTENTION_WORK] = stw_plus(row, stw_times(row, f->qk_dim));
-    if (kv_heads != q_heads)
-        a->bytes[STW_ATTENTION_WORK] =
-            STW_SUM(a->bytes[STW_ATTENTION_WORK], column(a, q_width), column(a, o_width));
+    stw_calls_attention_bytes(&(stw_attention_shape){a->rows, compute_bytes(a->job), q_heads,
+                                                     kv_heads, f->qk_dim, f->v_dim},
+                              a->bytes);
     return c->out;
 }
 

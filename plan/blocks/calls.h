@@ -77,6 +77,12 @@ void stw_calls_end_value(stw_calls *out, uint8_t value);
  * @param constant the input has no gradient */
 void stw_calls_finish(stw_calls *out, bool constant);
 
+typedef struct stw_attention_shape {
+    uint64_t rows, element_bytes, q_heads, kv_heads, qk_dim, v_dim;
+} stw_attention_shape;
+/** Sizes of a call of torch's flash attention (STW_ATTENTION_*). @param bytes out */
+void stw_calls_attention_bytes(const stw_attention_shape *shape, uint64_t *bytes);
+
 /* ---- blocks of transformers ---- */
 
 /** Of a transformer block; its adapters and trained weights count.

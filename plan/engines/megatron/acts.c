@@ -177,12 +177,11 @@ static const stw_tensor *tensor_of(const stw_job *job, uint32_t group, stw_weigh
     return NULL;
 }
 
-static bool has_query_norm(const stw_job *job, uint32_t group) {
+bool stw_megatron_has_query_norm(const stw_job *job, uint32_t group) {
     return tensor_of(job, group, STW_WEIGHT_Q_NORM) != NULL;
 }
 
-/* The query's product makes a gate of the output, too (attention_output_gate). */
-static bool has_output_gate(const stw_job *job, uint32_t group) {
+bool stw_megatron_has_output_gate(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     const stw_tensor *q = tensor_of(job, group, STW_WEIGHT_Q);
     return q != NULL && q->shape[0] == stw_times(2, stw_times(f->q_heads, f->qk_dim));
@@ -253,9 +252,10 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
     } else {
         row = STW_SUM(row, q, k, v);                           /* mixed */
         if (stw_megatron_turns(job)) row = STW_SUM(row, q, k); /* query and key with positions */
-        if (groups > 1 && has_query_norm(job, group)) row = stw_plus(row, q);
+        if (groups > 1 && stw_megatron_has_query_norm(job, group)) row = stw_plus(row, q);
         /* the gate in `mixed`, copied where it is strided; the gated output */
-        if (has_output_gate(job, group)) row = STW_SUM(row, q, groups > 1 ? q : 0, result);
+        if (stw_megatron_has_output_gate(job, group))
+            row = STW_SUM(row, q, groups > 1 ? q : 0, result);
     }
     out.always = stw_times(stw_times(rows, c), row);
     if (f->kv_rank == 0 && stw_megatron_turns(job) &&
@@ -263,7 +263,7 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
         uint64_t tables = stw_times(stw_times(4, f->qk_dim), c);
         out.always = stw_plus(out.always, stw_times(tables, keys_of(job, group)));
     }
-    if (f->kv_rank == 0 && has_query_norm(job, group))
+    if (f->kv_rank == 0 && stw_megatron_has_query_norm(job, group))
         out.always = stw_plus(out.always, stw_times(stw_times(4, rows), heads + groups));
     out.core = core_bytes(job, group, keys_of(job, group));
     if (f->decoder) {
@@ -275,7 +275,7 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
         out.always -= stw_min_u64(out.always, stw_times(stw_times(rows, c), k));
     }
     if (eager && stw_megatron_te(job)) out.forward = out.backward = working_scores(job, group);
-    if (has_output_gate(job, group)) q = stw_times(2, q);
+    if (stw_megatron_has_output_gate(job, group)) q = stw_times(2, q);
     out.weight_grad = stw_times(stw_times(c, f->hidden), STW_SUM(q, k, v));
     return out;
 }
@@ -295,7 +295,8 @@ static void quantize_attention(const stw_job *job, uint32_t group, attention_byt
         if (f->kv_rank > 0) in_8 = not_in_16 = stw_plus(f->kv_rank, f->q_rank);
         if (stw_megatron_fp8_delayed(job)) {
             in_8 = stw_plus(in_8, result);
-            if (eager || has_output_gate(job, group)) not_in_16 = stw_plus(not_in_16, result);
+            if (eager || stw_megatron_has_output_gate(job, group))
+                not_in_16 = stw_plus(not_in_16, result);
         }
     }
     out->always -= stw_min_u64(out->always, stw_times(stw_times(rows, c), not_in_16));

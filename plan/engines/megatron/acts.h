@@ -52,6 +52,10 @@ uint64_t stw_megatron_heads_sent_bytes(const stw_job *job, uint32_t group);
 uint64_t stw_megatron_workspace_bytes(const stw_job *job);
 /** Do rotary embeddings turn query and key? */
 bool stw_megatron_turns(const stw_job *job);
+/** Do queries have a norm, and does their product make a gate of attention's output, too
+ * (attention_output_gate)? */
+bool stw_megatron_has_query_norm(const stw_job *job, uint32_t group);
+bool stw_megatron_has_output_gate(const stw_job *job, uint32_t group);
 /** Are the layers those of TransformerEngine? */
 bool stw_megatron_te(const stw_job *job);
 /** Of the embedding's output, if there is dropout. */

@@ -20,6 +20,7 @@
 #include "plan/engines/megatron/moe.h"
 #include "plan/engines/megatron/offload.h"
 #include "plan/engines/megatron/params.h"
+#include "plan/engines/megatron/pass_tensors.h"
 #include "plan/engines/megatron/vision.h"
 #include "plan/engines/park.h"
 #include "plan/program/blocks.h"
@@ -710,6 +711,15 @@ void stw_megatron_look_at_offload(stw_builder *b, stw_megatron_state *state) {
     state->host_acts_rounding = pool.bytes - pool.asked;
 }
 
+static void trace(const pass *p, const stw_megatron_state *state, uint32_t first_op) {
+    if (!state->traced || p->b->status != STW_STATUS_OK) return;
+    stw_traced_layer *layers = stw_pool_array(p->b->program->pool, p->n, sizeof *layers);
+    for (uint32_t i = 0; i < p->n && layers != NULL; i++)
+        layers[i] = (stw_traced_layer){p->layers[i].block, p->layers[i].recompute,
+                                       p->layers[i].heads_segment};
+    stw_megatron_pass_tensors(p->b, state, first_op, layers, layers == NULL ? 0 : p->n);
+}
+
 /* All-gathers that overlap the first micro batch's forward, and reductions that overlap the last
  * one's backward, have their share in every micro batch. */
 void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, stw_extent *left) {
@@ -731,6 +741,7 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
                                          .repeat = STW_REPEAT_EVERY_ITERATION});
     stw_park_before_forward(b);
+    const uint32_t from = b->program->n_ops;
     for (uint32_t i = 0; i < p.n; i++) p.layers[i].again = STW_NO_EXTENT;
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_workspace_bytes(b->job));
@@ -760,5 +771,6 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, gathered);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
+    trace(&p, state, from);
     stw_end_movement(b);
 }

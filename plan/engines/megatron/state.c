@@ -30,10 +30,12 @@
 #include "plan/engines/megatron/fsdp_pass.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/parking.h"
+#include "plan/engines/megatron/pass_tensors.h"
 #include "plan/engines/megatron/save.h"
 #include "plan/engines/megatron/state_tensors.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/park.h"
+#include "plan/program/tensors.h"
 
 static uint64_t element(const stw_job *job, stw_component component) {
     return stw_job_element_bytes(job, component);
@@ -229,6 +231,7 @@ void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
                                          .repeat = STW_REPEAT_ONCE,
                                          .transfer = stw_load_transfer(b)});
     stw_build_externals(b);
+    stw_megatron_lasting_tensors(b, s);
     s->workspace = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_workspace_bytes(job) / 2);
     const uint32_t from = b->program->n_ops;
     stw_build_regions(b, true, is_weights);
@@ -451,9 +454,11 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
         stw_alloc_at(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, at, s->host_acts);
         stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, at, s->host_acts_rounding);
     }
+    const uint32_t from = stw_tensors_begin(b);
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_workspace_bytes(job));
     stw_extent gathered = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_buffer_bytes(job));
+    if (s->traced) stw_tensors_instead(b, from); /* they stay from the forward on */
     stw_extent pools =
         stw_alloc(b, STW_COMPONENT_UNSHARD, gpu, stw_megatron_flow_pool_bytes(job, &s->fsdp));
     if (!set.overlap_grad_reduce && !stw_megatron_cuts_grads(job->run))

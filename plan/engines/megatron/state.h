@@ -14,6 +14,8 @@ typedef struct stw_megatron_state {
     uint64_t offloaded;                     /* of them, updated on the host */
     uint64_t host_acts, host_acts_rounding; /* page-locked tensors of activations */
     stw_extent workspace;
+    bool traced;      /* forward and backward are known tensor by tensor (pass_tensors.h) */
+    uint32_t lasting; /* first number of tensors that stay from one movement to the next */
 } stw_megatron_state;
 
 /** @param out lists lie in the program's pool */

@@ -10,9 +10,9 @@ static uint64_t element(const stw_builder *b, stw_component component) {
 }
 
 static bool are_known(const stw_builder *b, const stw_megatron_state *s) {
-    return stw_tensors_wanted(b) && b->job->model->facts_known && !b->job->run->park.params &&
-           !b->job->run->park.grads && !b->job->run->park.moments && s->params.frozen == 0 &&
-           !stw_megatron_is_fsdp(b->job->run) && !stw_megatron_is_hybrid(b->job);
+    const stw_run_spec *run = b->job->run;
+    return s->traced && !run->park.params && !run->park.grads && !run->park.moments &&
+           !stw_megatron_is_hybrid(b->job);
 }
 
 /* The buffers of a model chunk, dense parameters' or experts'. Parameters that the distributed

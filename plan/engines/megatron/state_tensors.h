@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State of a rank as torch's allocator sees it: flat buffers, and the optimizer's tensors. Every
- * function stands for the operations since `first_op`, and does nothing where no tensors are asked
- * for (plan/program/tensors.h), nor with Megatron-FSDP, an optimizer that is offloaded, state that
- * is parked, or frozen parameters. */
+ * function stands for the operations since `first_op`. It does nothing where forward and backward
+ * are not known tensor by tensor (state->traced): activations in large pieces have no use for what
+ * small tensors of the load leave. Nor does it with an optimizer that is offloaded, or state that
+ * is parked. */
 #ifndef STW_PLAN_MEGATRON_STATE_TENSORS_H
 #define STW_PLAN_MEGATRON_STATE_TENSORS_H
 
