@@ -11,8 +11,9 @@ static uint64_t element(const stw_builder *b, stw_component component) {
 
 static bool are_known(const stw_builder *b, const stw_megatron_state *s) {
     const stw_run_spec *run = b->job->run;
+    const double fraction = stw_megatron_settings_of(run).optimizer_offload_fraction;
     return s->traced && !run->park.params && !run->park.grads && !run->park.moments &&
-           !stw_megatron_is_hybrid(b->job);
+           (!(fraction > 0) || !(fraction < 1));
 }
 
 /* The buffers of a model chunk, dense parameters' or experts'. Parameters that the distributed
@@ -31,13 +32,28 @@ static void make_buffers(stw_builder *b, const stw_megatron_state *s, uint32_t c
 
 /* optimizer/distrib_optimizer.py, _build_model_and_main_param_groups: clone().float() */
 static void make_main_params(stw_builder *b, const stw_megatron_state *s, bool expert) {
-    const uint64_t p = element(b, STW_COMPONENT_PARAMS), main = element(b, STW_COMPONENT_MASTER);
+    const bool stays =
+        !stw_megatron_offloads(b->job) || !stw_megatron_settings_of(b->job->run).precision_aware;
+    const uint64_t p = element(b, STW_COMPONENT_PARAMS);
+    const uint64_t main = stays ? element(b, STW_COMPONENT_MASTER) : 0;
     for (uint32_t i = 0; i < s->shard.n && main > 0; i++) {
         if (s->shard.list[i].expert != expert) continue;
         const uint32_t clone = stw_tensor_take(b, 0, stw_times(s->shard.list[i].numel, p));
         (void)stw_tensor_take(b, 0, stw_times(s->shard.list[i].numel, main));
         stw_tensor_drop(b, clone);
     }
+}
+
+/* The first HybridDeviceOptimizer copies parameters in fp32 that it does not offload
+ * (hybrid_optimizer.py, _get_sub_optimizer_param_groups). @return the first number */
+static uint32_t copy_params(stw_builder *b, const stw_megatron_state *s) {
+    if (!stw_megatron_is_hybrid(b->job) || stw_megatron_offloads(b->job)) return STW_NO_TENSOR;
+    const bool expert = s->params.expert > s->params.dense;
+    const uint32_t first = stw_tensor_numbers(b, s->params.n);
+    for (uint32_t i = 0; i < s->params.n; i++)
+        if (s->params.list[i].expert == expert)
+            stw_tensor_take_as(b, first + i, 0, stw_times(4, s->params.list[i].numel));
+    return first;
 }
 
 void stw_megatron_load_tensors(stw_builder *b, const stw_megatron_state *s, uint32_t first_op) {
@@ -49,7 +65,10 @@ void stw_megatron_load_tensors(stw_builder *b, const stw_megatron_state *s, uint
                            stw_times(s->params.list[i].numel, element(b, STW_COMPONENT_PARAMS)));
     for (uint32_t chunk = 0; chunk < b->job->run->parallel.vpp; chunk++)
         for (int e = 0; e < 2; e++) make_buffers(b, s, chunk, e == 1, params);
+    const uint32_t copies = copy_params(b, s);
     for (int e = 0; e < 2; e++) make_main_params(b, s, e == 1);
+    for (uint32_t i = 0; i < s->params.n && copies != STW_NO_TENSOR; i++)
+        stw_tensor_drop(b, copies + i);
 }
 
 void stw_megatron_moment_tensors(stw_builder *b, const stw_megatron_state *s, uint32_t first_op) {
