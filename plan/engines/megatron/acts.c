@@ -276,7 +276,8 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
     }
     if (eager && stw_megatron_te(job)) out.forward = out.backward = working_scores(job, group);
     if (stw_megatron_has_output_gate(job, group)) q = stw_times(2, q);
-    out.weight_grad = stw_times(stw_times(c, f->hidden), STW_SUM(q, k, v));
+    out.weight_grad =
+        stw_megatron_te(job) ? 0 : stw_times(stw_times(c, f->hidden), STW_SUM(q, k, v));
     return out;
 }
 
@@ -335,7 +336,8 @@ typedef struct mlp_bytes {
 static uint64_t mlp_backward(const stw_job *job, uint64_t rows, uint64_t width, uint64_t products) {
     const uint64_t c = compute_bytes(job);
     uint64_t grad = stw_times(stw_times(rows, width), c);
-    uint64_t weight = stw_times(stw_times(job->model->hidden, width), c);
+    uint64_t weight =
+        stw_megatron_te(job) ? 0 : stw_times(stw_times(job->model->hidden, width), c);
     return stw_max_u64(STW_SUM(gathered_bytes(job, rows), grad, weight), stw_times(grad, products));
 }
 

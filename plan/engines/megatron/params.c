@@ -19,6 +19,9 @@ enum { BUCKET_STEP = 128, PARAM_STEP = 64 };
 #define BUCKET_PARAMS 40000000ull
 #define BUCKET_PARAMS_PER_RANK 1000000ull
 
+/* Shapes of a model's matrices. */
+enum { MOST_SHAPES = 32 };
+
 /* ---- tensors ---- */
 
 uint64_t stw_megatron_vocab(const stw_job *job) {
@@ -401,4 +404,20 @@ bool stw_megatron_counts(const stw_job *job, uint32_t space, uint32_t rank) {
     if (is_cut(job, space) && stw_megatron_settings_of(job->run).distributed_optimizer)
         return rank % (job->world / p->pp) / p->tp < job->group; /* of the first instance */
     return rank % (job->world / p->pp) < p->tp;
+}
+
+uint64_t stw_megatron_dummy_grads(const stw_job *job, const stw_megatron_params *params) {
+    const stw_megatron_param *seen[MOST_SHAPES];
+    uint32_t n = 0;
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < params->n; i++) {
+        const stw_megatron_param *p = &params->list[i];
+        uint32_t k = 0;
+        while (k < n && (seen[k]->numel != p->numel || seen[k]->row != p->row)) k++;
+        if (!p->product || k < n || n == MOST_SHAPES) continue;
+        if (!stw_megatron_is_layer(job, p->block) && !stw_megatron_is_mtp(job, p->block)) continue;
+        seen[n++] = p;
+        elements = stw_plus(elements, p->numel);
+    }
+    return elements;
 }

@@ -53,6 +53,11 @@ bool stw_megatron_is_hybrid(const stw_job *job);
 bool stw_megatron_offloads(const stw_job *job);
 uint64_t stw_megatron_offloaded(const stw_job *job, const stw_megatron_params *shard, bool expert);
 
+/** Elements of TransformerEngine's dummy gradients: one for each shape of a weight whose gradient
+ * its products add to the main gradient themselves; they stay (transformer_engine/pytorch/module/
+ * base.py, get_dummy_wgrad). */
+uint64_t stw_megatron_dummy_grads(const stw_job *job, const stw_megatron_params *params);
+
 /** Slots of stw_engine. */
 STW_MUST_USE stw_status stw_megatron_cut(const stw_job *job, uint32_t space, uint32_t rank,
                                          stw_space *out, stw_error *err);

@@ -744,7 +744,7 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
     const uint32_t from = b->program->n_ops;
     for (uint32_t i = 0; i < p.n; i++) p.layers[i].again = STW_NO_EXTENT;
     stw_extent workspace =
-        stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_workspace_bytes(b->job));
+        stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_work_areas(b->job, state));
     stw_extent gathered =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_buffer_bytes(b->job));
     stw_extent sent = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent_bytes(&p));

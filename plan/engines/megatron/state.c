@@ -28,6 +28,7 @@
 #include "plan/engines/megatron/deepep.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/fsdp_pass.h"
+#include "plan/engines/megatron/lora.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/parking.h"
 #include "plan/engines/megatron/pass_tensors.h"
@@ -220,6 +221,14 @@ static void make_fsdp_buffers(stw_builder *b, const stw_megatron_state *s, uint6
     stw_extent more =
         stw_alloc(b, STW_COMPONENT_PARAMS, STW_TIER_GPU, most > weights ? most - weights : 0);
     stw_free(b, STW_COMPONENT_PARAMS, STW_TIER_GPU, more);
+}
+
+uint64_t stw_megatron_work_areas(const stw_job *job, const stw_megatron_state *s) {
+    const uint64_t dummies = stw_megatron_te(job) && !stw_megatron_has_lora(job->run)
+                                 ? stw_megatron_dummy_grads(job, &s->params)
+                                 : 0;
+    return stw_plus(stw_megatron_workspace_bytes(job),
+                    stw_times(dummies, element(job, STW_COMPONENT_PARAMS)));
 }
 
 void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
@@ -455,8 +464,7 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
         stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, at, s->host_acts_rounding);
     }
     const uint32_t from = stw_tensors_begin(b);
-    stw_extent workspace =
-        stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_workspace_bytes(job));
+    stw_extent workspace = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_work_areas(job, s));
     stw_extent gathered = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_buffer_bytes(job));
     if (s->traced) stw_tensors_instead(b, from); /* they stay from the forward on */
     stw_extent pools =
