@@ -22,8 +22,8 @@
  *   LinearWithGradAccumulationAndAsyncCommunication): with sequence parallelism products save their
  *   part of the rows and gather them into one buffer again (utils.py, GlobalMemoryBuffer); without,
  *   all rows.
- * - Weight gradients are in the compute dtype for a moment, then added to the main gradients
- *   (no gradient accumulation fusion).
+ * - Weight gradients are in the compute dtype for a moment, then added to the main gradients. With
+ *   gradient accumulation fusion TransformerEngine's products add them themselves (base.py).
  * - Selective recomputation (transformer_config.py, recompute_modules; tensor_parallel/random.py,
  *   CheckpointWithoutOutput): norms without their output, core attention without what it saves
  *   beside query, key, value and output, the MLP and the experts without anything between their
@@ -101,6 +101,10 @@ static uint64_t keys_of(const stw_job *job, uint32_t group) {
 /* Both are the buffer "mpu" of one dtype. */
 bool stw_megatron_te(const stw_job *job) {
     return stw_megatron_settings_of(job->run).transformer_impl == 1;
+}
+
+bool stw_megatron_fuses_grads(const stw_job *job) {
+    return stw_megatron_te(job) && stw_megatron_settings_of(job->run).grad_fusion;
 }
 
 uint64_t stw_megatron_buffer_bytes(const stw_job *job) {
@@ -277,7 +281,7 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
     if (eager && stw_megatron_te(job)) out.forward = out.backward = working_scores(job, group);
     if (stw_megatron_has_output_gate(job, group)) q = stw_times(2, q);
     out.weight_grad =
-        stw_megatron_te(job) ? 0 : stw_times(stw_times(c, f->hidden), STW_SUM(q, k, v));
+        stw_megatron_fuses_grads(job) ? 0 : stw_times(stw_times(c, f->hidden), STW_SUM(q, k, v));
     return out;
 }
 
@@ -337,7 +341,7 @@ static uint64_t mlp_backward(const stw_job *job, uint64_t rows, uint64_t width, 
     const uint64_t c = compute_bytes(job);
     uint64_t grad = stw_times(stw_times(rows, width), c);
     uint64_t weight =
-        stw_megatron_te(job) ? 0 : stw_times(stw_times(job->model->hidden, width), c);
+        stw_megatron_fuses_grads(job) ? 0 : stw_times(stw_times(job->model->hidden, width), c);
     return stw_max_u64(STW_SUM(gathered_bytes(job, rows), grad, weight), stw_times(grad, products));
 }
 

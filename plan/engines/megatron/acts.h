@@ -58,6 +58,8 @@ bool stw_megatron_has_query_norm(const stw_job *job, uint32_t group);
 bool stw_megatron_has_output_gate(const stw_job *job, uint32_t group);
 /** Are the layers those of TransformerEngine? */
 bool stw_megatron_te(const stw_job *job);
+/** Do their products add weight gradients to the main gradients themselves? */
+bool stw_megatron_fuses_grads(const stw_job *job);
 /** Of the embedding's output, if there is dropout. */
 uint64_t stw_megatron_embedding_mask_bytes(const stw_job *job);
 /** What the first stage keeps before and between its blocks: masks of the embeddings' outputs, if

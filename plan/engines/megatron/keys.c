@@ -114,6 +114,10 @@ static const stw_spec_row rows[] = {
      .fallback = "false",
      .note = "with transformer_engine: products of experts on streams that have workspaces",
      .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},
+    {BOOL("megatron.gradient_accumulation_fusion"), AT(grad_fusion), .fallback = "true",
+     .note = "with transformer_engine: products add to the main gradients, and one dummy gradient "
+             "of each shape stays",
+     .needs = NEEDS(FORWARD)},
     {BOOL("megatron.defer_embedding_wgrad"), AT(defer_embedding_wgrad),
      .also = "defer_embedding_wgrad_compute", .fallback = "false",
      .note = "the head's weight gradients are computed after the last micro batch",
@@ -318,6 +322,9 @@ static stw_status check_settings(const stw_run_spec *run, const char *origin, st
     if (s.grouped_gemm && s.transformer_impl != 1)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.grouped_gemm",
                                          "false, or megatron.transformer_impl: transformer_engine");
+    if (!s.grad_fusion && s.transformer_impl != 1)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.gradient_accumulation_fusion",
+                                         "true, or megatron.transformer_impl: transformer_engine");
     if (s.defer_embedding_wgrad && run->parallel.pp == 1) /* model_parallel_config.py */
         return stw_run_spec_refuse_value(run, origin, err, "megatron.defer_embedding_wgrad",
                                          "false, or parallel.pp above 1");

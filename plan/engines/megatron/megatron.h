@@ -33,7 +33,7 @@ typedef struct stw_megatron_settings {
     uint32_t optimizer_instances;
 
     uint32_t transformer_impl; /* 0: local, 1: TransformerEngine */
-    bool grouped_gemm, defer_embedding_wgrad, softmax_fp32;
+    bool grouped_gemm, grad_fusion, defer_embedding_wgrad, softmax_fp32;
     uint32_t wgrad_deferral_limit; /* 0: all micro batches */
     double hidden_dropout, attention_dropout, lora_dropout;
     const char *ckpt_format;

@@ -224,7 +224,7 @@ static void make_fsdp_buffers(stw_builder *b, const stw_megatron_state *s, uint6
 }
 
 uint64_t stw_megatron_work_areas(const stw_job *job, const stw_megatron_state *s) {
-    const uint64_t dummies = stw_megatron_te(job) && !stw_megatron_has_lora(job->run)
+    const uint64_t dummies = stw_megatron_fuses_grads(job) && !stw_megatron_has_lora(job->run)
                                  ? stw_megatron_dummy_grads(job, &s->params)
                                  : 0;
     return stw_plus(stw_megatron_workspace_bytes(job),

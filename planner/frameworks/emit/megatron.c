@@ -120,6 +120,8 @@ static void put_layers(stw_emission *e) {
     stw_emit_put(e, "transformer-impl", stw_emit_text(e, "megatron.transformer_impl"));
     stw_emit_put(e, "attention-backend", eager ? (local ? "local" : "unfused") : "flash");
     stw_emit_put(e, "hidden-dropout", stw_emit_text(e, "megatron.hidden_dropout"));
+    stw_emit_put_switch(e, "no-gradient-accumulation-fusion",
+                        !local && !stw_emit_on(e, "megatron.gradient_accumulation_fusion"));
     /* the default of both is 0.1, also where no masks are kept */
     stw_emit_put(e, "attention-dropout", stw_emit_text(e, "megatron.attention_dropout"));
     if (local && eager) {

@@ -334,6 +334,8 @@ static void pass_settings(stw_reading *r, stw_reading *to, const layout *l) {
                                            {"hidden-dropout", "0"},
                                            {"attention-dropout", "0"},
                                            {"moe-grouped-gemm", "true"},
+                                           /* megatron/core/model_parallel_config.py */
+                                           {"no-gradient-accumulation-fusion", "true"},
                                            {"transformer-impl", "transformer_engine"}};
     static const char *const pairs[][3] = {
         {MCORE "ddp.use_distributed_optimizer", "use-distributed-optimizer", "true"},

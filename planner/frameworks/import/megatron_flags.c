@@ -112,8 +112,8 @@ static const stw_flag_row rows[] = {
     RUN("cross-entropy-loss-fusion", SWITCH, "megatron.cross_entropy_fusion"),
     READ("attention-dropout"),
     READ("hidden-dropout"),
-    IDLE("no-gradient-accumulation-fusion"), /* as planned, like the next one */
-    IDLE("no-rope-fusion"),
+    READ("no-gradient-accumulation-fusion"),
+    IDLE("no-rope-fusion"), /* as planned */
     READ("moe-grouped-gemm"),
     RUN("defer-embedding-wgrad-compute", SWITCH, "megatron.defer_embedding_wgrad"),
     RUN("wgrad-deferral-limit", COUNT, "megatron.wgrad_deferral_limit"),

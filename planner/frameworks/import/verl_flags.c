@@ -304,7 +304,7 @@ static const stw_flag_row megatron_rows[] = {
     LISTED("masked-softmax-fusion", "true", "planned fused"),
     LISTED("deallocate-pipeline-outputs", "true", "planned freed"),
     IDLE("apply-rope-fusion"),
-    IDLE("gradient-accumulation-fusion"), /* as planned */
+    READ("gradient-accumulation-fusion"),
     IDLE("persist-layer-norm"),
     IDLE("variable-seq-lengths"),
     IDLE("moe-router-*"),
