@@ -49,6 +49,7 @@ def ranks_per_node(plan):
 
 # Column: what of a plan predicts it.
 FIGURES = {
+    "allocated": of_ranks(lambda rank: max(phase["allocated"] for phase in rank["phases"].values())),
     "load": allocated("load"),
     "forward_backward": allocated("forward_backward"),
     "first_optimizer_step": allocated("first_optimizer_step"),

@@ -28,7 +28,7 @@ struct stw_fetch_handle {
     stw_extent shard;
     uint32_t first, left; /* tensors that were not waited for yet */
     uint32_t op;
-    bool copied;
+    bool copied, alone; /* alone: of one tensor */
 };
 
 static uint64_t numel(const stw_fetch *f, uint32_t tensor) {
@@ -227,7 +227,8 @@ static void gather(stw_fetch *f, uint32_t first) {
         op.after[1] = h->flat.alloc;
         h->op = stw_append(b, op);
     }
-    if (h->left > 1) drop_shards(f, h);
+    h->alone = h->left == 1;
+    if (!h->alone) drop_shards(f, h);
 }
 
 /* AllGatherCoalescedHandle.wait copies all tensors out at once; the flat buffer stays until the
@@ -237,19 +238,18 @@ static void wait_for(stw_fetch *f, uint32_t tensor) {
     stw_fetch_tensor *t = &f->tensors[tensor];
     if (t->waited) return;
     stw_fetch_handle *h = &f->handles[t->handle];
-    const bool alone = f->tensors[h->first].follower == NO_TENSOR;
     if (f->needed == STW_OP_NONE || (h->op != STW_OP_NONE && h->op > f->needed)) f->needed = h->op;
     for (uint32_t i = h->first; !h->copied && i != NO_TENSOR; i = f->tensors[i].follower) {
         f->tensors[i].at = HERE;
         f->tensors[i].own =
-            alone ? h->flat
-                  : alloc(f, STW_COMPONENT_UNSHARD, stw_times(numel(f, i), f->z->element));
+            h->alone ? h->flat
+                     : alloc(f, STW_COMPONENT_UNSHARD, stw_times(numel(f, i), f->z->element));
     }
     h->copied = true;
     t->waited = true;
     f->in_flight -= numel(f, tensor);
     drop_shards(f, h);
-    if (--h->left == 0 && !alone)
+    if (--h->left == 0 && !h->alone)
         stw_free_after(b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, h->flat, h->op);
 }
 

@@ -9,7 +9,7 @@ static void take(stw_zero *z, uint64_t bytes) { (void)stw_tensor_take(z->b, 0, b
 void stw_zero_params_tensors(stw_zero *z, uint32_t first_op) {
     const stw_model *model = z->job->model;
     uint64_t shards = 0;
-    if (!stw_tensors_wanted(z->b)) return;
+    if (!z->traced) return;
     stw_tensors_instead(z->b, first_op);
     z->param_tensors = stw_tensor_numbers(z->b, model->n_tensors);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
@@ -23,7 +23,7 @@ void stw_zero_params_tensors(stw_zero *z, uint32_t first_op) {
 
 void stw_zero_flat_tensors(stw_zero *z, uint32_t first_op, uint32_t group) {
     const stw_model *model = z->job->model;
-    if (!stw_tensors_wanted(z->b)) return;
+    if (!z->traced) return;
     stw_tensors_instead(z->b, first_op);
     stw_tensors_empty_cache(z->b);
     take(z, stw_times(z->group_trained[group], z->element));
@@ -36,7 +36,7 @@ void stw_zero_state_tensors(stw_zero *z, uint32_t first_op, uint32_t n) {
     const bool third = z->set.zero_stage == 3;
     const uint64_t *params = third ? z->sub_groups : z->group_placed;
     const uint32_t parts = third ? z->on_gpu : STW_ZERO_GROUPS;
-    if (!stw_tensors_wanted(z->b)) return;
+    if (!z->traced) return;
     stw_tensors_instead(z->b, first_op);
     for (uint32_t i = 0; i < parts; i++)
         for (uint32_t k = 0; k < n; k++) take(z, stw_times(4, params[i]));

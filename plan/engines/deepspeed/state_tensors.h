@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters and optimizer state on the GPU as torch's allocator sees them: DeepSpeed joins them
  * into flat buffers. Every function stands for the operations since `first_op`, and does nothing
- * where no tensors are asked for (plan/program/tensors.h). */
+ * where forward and backward are not known tensor by tensor (z->traced): activations in large
+ * pieces have no use for what small tensors of the load leave. */
 #ifndef STW_PLAN_DEEPSPEED_STATE_TENSORS_H
 #define STW_PLAN_DEEPSPEED_STATE_TENSORS_H
 

@@ -58,11 +58,6 @@ static stw_extent alloc_grad(pass *p, uint32_t tensor) {
                      stw_times(p->job->model->tensors[tensor].numel, p->z->element));
 }
 
-static void make_grad(void *owner, uint32_t tensor) {
-    pass *p = owner;
-    p->made[p->n_made++] = (made){tensor, alloc_grad(p, tensor)};
-}
-
 /* A shared embedding has the head's gradient first; the sum with its own is made beside both. */
 static bool is_half(pass *p, made *m) {
     if (m->tensor != stw_zero_embedding(p->z)) return false;
@@ -84,6 +79,13 @@ static void accumulate(pass *p) {
     for (uint32_t i = 0; i < p->n_made; i++)
         if (!is_half(p, &p->made[i])) stw_grads_take(&p->grads, p->made[i].tensor, p->made[i].grad);
     p->n_made = 0;
+}
+
+/* A call may stand for several functions, of which one after the other makes gradients. */
+static void make_grad(void *owner, uint32_t tensor) {
+    pass *p = owner;
+    accumulate(p);
+    p->made[p->n_made++] = (made){tensor, alloc_grad(p, tensor)};
 }
 
 /* ---- modules ---- */
