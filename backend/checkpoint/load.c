@@ -25,8 +25,8 @@
 typedef struct source {
     stw_plain *file;
     char *path;
-    uint32_t number;               /* in manifest.files; NONE: not one with tensors */
-    uint64_t first_need, end_need; /* those of the file */
+    uint32_t number;                    /* in manifest.files; NONE: not one with tensors */
+    uint64_t first[STW_N_LOAD_WHO + 1]; /* needs of the file, by who: up to those of the next */
 } source;
 
 /* A bucket to be read. */
@@ -101,9 +101,22 @@ stw_status stw_checkpoint_header(const stw_checkpoint *checkpoint, uint32_t file
 
 /* ---- what is wanted ---- */
 
+stw_status stw_load_needs_add(stw_load_needs *needs, const stw_load_need *need, stw_error *err) {
+    if (needs->n == needs->room) {
+        const size_t room = needs->room * 2 + 1024;
+        stw_load_need *grown = realloc(needs->all, room * sizeof *grown);
+        if (grown == NULL) return no_memory(err);
+        needs->all = grown;
+        needs->room = room;
+    }
+    needs->all[needs->n++] = *need;
+    return STW_STATUS_OK;
+}
+
 static int compare(const void *a, const void *b) {
     const stw_load_need *x = a, *y = b;
     if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    if (x->who != y->who) return x->who < y->who ? -1 : 1;
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
@@ -120,16 +133,20 @@ static stw_status find_source(loader *l, const char *name, uint32_t *out, stw_er
     for (uint32_t f = 0; f < l->c->manifest.n_files; f++)
         if (strcmp(l->c->manifest.files[f].name, name) == 0) s->number = f;
     const stw_load_options *o = l->options;
-    while (s->first_need < o->n_needs && o->needs[s->first_need].file < s->number) s->first_need++;
-    s->end_need = s->first_need;
-    while (s->end_need < o->n_needs && o->needs[s->end_need].file == s->number) s->end_need++;
+    uint64_t n = 0;
+    while (n < o->n_needs && o->needs[n].file < s->number) n++;
+    for (int who = 0; who < STW_N_LOAD_WHO; who++) {
+        s->first[who] = n;
+        while (n < o->n_needs && o->needs[n].file == s->number && (int)o->needs[n].who == who) n++;
+    }
+    s->first[STW_N_LOAD_WHO] = n;
     l->n_sources++;
     return STW_STATUS_OK;
 }
 
 /* The first need of a file that ends beyond a byte. */
-static uint64_t need_at(const loader *l, const source *s, uint64_t offset) {
-    uint64_t low = s->first_need, high = s->end_need;
+static uint64_t need_at(const loader *l, const source *s, stw_load_who who, uint64_t offset) {
+    uint64_t low = s->first[who], high = s->first[who + 1];
     while (low < high) {
         const uint64_t middle = low + (high - low) / 2;
         const stw_load_need *n = &l->options->needs[middle];
@@ -141,13 +158,17 @@ static uint64_t need_at(const loader *l, const source *s, uint64_t offset) {
     return low;
 }
 
-static bool is_needed(const loader *l, const source *s, const stw_marker *m,
-                      const stw_marked_bucket *b) {
+static bool is_needed(const loader *l, const task *t, stw_load_who who) {
+    const source *s = &l->sources[t->source];
+    const stw_marker *m = &l->c->markers[t->rank];
+    const stw_marked_bucket *b = &m->buckets[t->bucket];
+    if (s->first[who] == s->first[who + 1]) return false;
     for (uint32_t e = b->first_extent; e < b->first_extent + b->n_extents; e++) {
         const stw_marked_extent *x = &m->extents[e];
         for (uint64_t r = 0; r < x->count; r++) {
-            const uint64_t offset = x->offset + r * x->stride, n = need_at(l, s, offset);
-            if (n < s->end_need && l->options->needs[n].offset < offset + x->bytes) return true;
+            const uint64_t offset = x->offset + r * x->stride, n = need_at(l, s, who, offset);
+            if (n < s->first[who + 1] && l->options->needs[n].offset < offset + x->bytes)
+                return true;
         }
     }
     return false;
@@ -173,8 +194,9 @@ static stw_status find_tasks(loader *l, stw_error *err) {
             if (b->file != file) STW_TRY(find_source(l, m->files[b->file], &t.source, err));
             file = b->file;
             const uint32_t parts = l->options->parts;
-            if ((parts > 0 && number % parts == l->options->part) ||
-                is_needed(l, &l->sources[t.source], m, b))
+            if (is_needed(l, &t, STW_LOAD_HERE) || is_needed(l, &t, STW_LOAD_HERE_TOO) ||
+                (parts > 0 && number % parts == l->options->part &&
+                 !is_needed(l, &t, STW_LOAD_ANY_RANK)))
                 STW_TRY(add_task(l, &t, err));
         }
     }
@@ -257,12 +279,12 @@ static stw_status damaged(const loader *l, const task *t, uint64_t hash, stw_err
 }
 
 /* Hand over what is needed of a bucket; the mutex is held. */
-static stw_status place_rows(loader *l, const source *s, rows r, const unsigned char *memory,
-                             stw_error *err) {
+static stw_status place_rows(loader *l, const source *s, stw_load_who who, rows r,
+                             const unsigned char *memory, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t offset, bytes, at;
     while (next_row(&r, &offset, &bytes, &at)) {
-        for (uint64_t n = need_at(l, s, offset); n < s->end_need; n++) {
+        for (uint64_t n = need_at(l, s, who, offset); n < s->first[who + 1]; n++) {
             const stw_load_need *need = &l->options->needs[n];
             if (need->offset >= offset + bytes) break;
             const uint64_t first = stw_max_u64(need->offset, offset);
@@ -307,8 +329,9 @@ static void load_one(loader *l, const task *t) {
     if (hash != r.b->hash) STW_TRY(damaged(l, t, hash, err));
 out:
     pthread_mutex_lock(&l->mutex);
-    if (status == STW_STATUS_OK && l->status == STW_STATUS_OK)
-        status = place_rows(l, s, r, memory, err);
+    for (int who = STW_LOAD_HERE; who <= STW_LOAD_HERE_TOO; who++)
+        if (status == STW_STATUS_OK && l->status == STW_STATUS_OK)
+            status = place_rows(l, s, (stw_load_who)who, r, memory, err);
     note(l, status, &own);
     l->damage.bytes += r.b->bytes;
     if (l->options->progress != NULL) l->options->progress(l->options->state, r.b->bytes);
@@ -330,7 +353,8 @@ static void load_some(void *state, uint64_t first, uint64_t count) {
 
 static stw_status check_placed(const loader *l, stw_error *err) {
     uint64_t wanted = 0;
-    for (uint64_t i = 0; i < l->options->n_needs; i++) wanted += l->options->needs[i].bytes;
+    for (uint64_t i = 0; i < l->options->n_needs; i++)
+        if (l->options->needs[i].who != STW_LOAD_ANY_RANK) wanted += l->options->needs[i].bytes;
     if (wanted == l->placed) return STW_STATUS_OK;
     return stw_fail(err, STW_STATUS_DISAGREE, l->c->path,
                     "found %" PRIu64 " of the %" PRIu64
