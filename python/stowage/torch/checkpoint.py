@@ -240,7 +240,7 @@ class Checkpoint:
             match = _STEP.match(name)
             if match is not None:
                 path = os.path.join(self.folder, name)
-                found.append((int(match[1]), f"{path}: passed over: it is not complete: {_lacking(path)}. All ranks call save()"))
+                found.append((int(match[1]), f"{path}: passed over: it is not complete: {_lacking(path)}"))
         return found
 
     def _check(self, stored: Stored) -> int:
@@ -308,12 +308,13 @@ def _lacking(path: str) -> str:
     """Whose part of a save is missing."""
     ended = sorted(int(name[5:-5]) for name in os.listdir(path) if re.fullmatch(r"rank-\d+\.done", name))
     if not ended:
-        return "no rank ended its save"
+        return "no rank ended its save before the run was stopped"
     with open(os.path.join(path, f"rank-{ended[0]:05d}.done"), encoding="utf-8") as file:
         world = re.search(r"^rank \d+ of (\d+)$", file.read(4096), re.MULTILINE)
     left = sorted(set(range(int(world[1]) if world else ended[-1] + 1)).difference(ended))
     shown = ", ".join(map(str, left[:5])) + (f" and {len(left) - 5} more" if left[5:] else "")
-    return f"rank {shown} did not end its save" if left else "its last rank did not rename it"
+    return f"rank {shown} did not end its save: it was stopped before, or did not call save(), which all ranks call" if left else (
+        "its last rank did not rename it")
 
 
 def _read_config(path: str) -> bytes:
