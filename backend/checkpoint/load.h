@@ -34,7 +34,8 @@ typedef struct stw_load_needs {
 STW_MUST_USE stw_status stw_load_needs_add(stw_load_needs *needs, const stw_load_need *need,
                                            stw_error *err);
 
-/** Place bytes [skip, skip + bytes) of a need; one thread at a time, any of several. */
+/** Place bytes [skip, skip + bytes) of a need; one thread at a time, any of several unless
+ * `one_thread` says otherwise. */
 typedef stw_status stw_load_place(void *state, const stw_load_need *need, uint64_t skip,
                                   const void *from, uint64_t bytes, stw_error *err);
 
@@ -46,7 +47,7 @@ typedef struct stw_load_options {
     /** Buckets of which no rank needs anything are verified as well, as one of `parts` ranks, which
      * divide them: part p those whose number modulo `parts` is p. parts 0: none are. */
     uint32_t part, parts;
-    bool one_thread;                               /* everything is done by the calling thread */
+    bool one_thread; /* `place` is called by the calling thread; others read ahead */
     void (*progress)(void *state, uint64_t bytes); /* NULL: none */
 } stw_load_options;
 
