@@ -99,8 +99,10 @@ static void age(int64_t since_s, stw_table *table) {
         stw_table_cell(table, "%" PRId64 " days", seconds / 86400);
 }
 
-static void put_row(const look *l, const found *f, stw_table *table) {
-    stw_table_cell(table, "%s", f->entry->path);
+/* Without its folder: tables shorten what takes half of a terminal, and names are copied. */
+static void put_row(const look *l, const found *f, stw_format format, stw_table *table) {
+    const char *slash = format != STW_FORMAT_CSV ? strrchr(f->entry->path, '/') : NULL;
+    stw_table_cell(table, "%s", slash != NULL && slash[1] != '\0' ? slash + 1 : f->entry->path);
     stw_table_cell(table, "%" PRIu64, f->entry->step);
     if (f->whole != NULL)
         stw_table_cell(table, "%u", f->whole->manifest.world);
@@ -119,6 +121,18 @@ static void put_row(const look *l, const found *f, stw_table *table) {
     else
         stw_table_cell(table, "%s", l->verifies ? "all hashes are right" : "yes");
     age(f->changed_s, table);
+}
+
+static void put_folder(const look *l, stw_format format, stw_text *out) {
+    uint32_t partial = 0;
+    if (format == STW_FORMAT_CSV || stw_checkpoint_is(l->path)) return;
+    for (uint32_t i = 0; i < l->list.n; i++) partial += l->found[i].whole == NULL;
+    stw_doc_gap(out, format);
+    stw_doc_line(out, format, "%" PRIu32 " checkpoint%s in %s%s%s", l->list.n,
+                 l->list.n > 1 ? "s" : "", l->path,
+                 partial > 0 ? ". To remove those that are not complete: stowage state remove "
+                             : "",
+                 partial > 0 ? l->path : "");
 }
 
 static void put_json(const look *l, stw_json *json) {
@@ -165,9 +179,10 @@ static stw_status put(const look *l, stw_format format, stw_text *out, stw_error
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, l->path, "out of memory");
     stw_table_begin(&table, pool, l->verifies ? verify_heads : heads, 6);
-    for (uint32_t i = 0; i < l->list.n; i++) put_row(l, &l->found[i], &table);
+    for (uint32_t i = 0; i < l->list.n; i++) put_row(l, &l->found[i], format, &table);
     stw_table_write(&table, format, out);
     stw_pool_free(pool);
+    put_folder(l, format, out);
     return STW_STATUS_OK;
 }
 

@@ -14,7 +14,7 @@
 #include "core/units.h"
 #include "reports/table.h"
 
-#define LEAST_SHARD (1ull << 20)
+#define LEAST_SHARD 1000000ull
 
 /* ---- a signal: what is written is removed first ---- */
 
@@ -86,7 +86,7 @@ static stw_status take_options(const arguments *a, stw_convert_options *o, stw_e
         status = STW_STATUS_USAGE;
     else if (o->shard_bytes < LEAST_SHARD)
         status = stw_fail(err, STW_STATUS_USAGE, "--shard-size",
-                          "found %.40s, expected at least 1 MiB", a->shard_size);
+                          "found %.40s, expected at least 1 MB", a->shard_size);
     if (err != NULL && status != STW_STATUS_OK) err->status = status;
 out:
     return status;

@@ -148,17 +148,23 @@ STW_API int stw_get_checkpoint_group(const stw_checkpoint_t *checkpoint, uint32_
 /** File i with tensors, its bytes, and whether it is of the model (1) or of the optimizer (0). */
 STW_API int stw_get_checkpoint_file(const stw_checkpoint_t *checkpoint, uint32_t i,
                                     const char **name, uint64_t *bytes, int *model);
+/** Does a checkpoint have what the job needs? Reads the headers of its files alone, and the answer
+ * is the same on every rank. Call it before stw_load_checkpoint, whose other failures leave targets
+ * half changed.
+ * @return BAD_INPUT names a tensor or a component that is missing, or another shape; NOT_BUILT_IN a
+ * dtype that is not converted; DISAGREE a damaged header */
+STW_API_CHECKED stw_status_t stw_check_checkpoint(const stw_checkpoint_t *checkpoint,
+                                                  stw_saved_t *saved, stw_error_t *error);
 /** Read what this rank holds, in whatever world and partition it was saved. Each bucket is read
- * once and verified before anything of it is handed over, and the ranks of the job divide those of
+ * once and verified before anything of it is handed over; the ranks of the job divide those of
  * which nobody needs anything: compare the statuses of all before any state is used. After a
- * failure targets hold a part of
- * the state and must not be used. Values are converted to the dtypes of `saved`. A master that the
- * checkpoint lacks is made of its parameters; F32 parameters without a master are those of the
- * checkpoint's master, if it has one.
- * @param targets as the sources of stw_begin_save; any of them may be left out. Optimizers finish
- * the step under way
- * @return DISAGREE names file, bytes, tensor and hashes of what is damaged; BAD_INPUT a tensor or a
- * component that is missing, or another shape */
+ * failure targets hold a part of the state and must not be used. Values are converted to the dtypes
+ * of `saved`. A master that the checkpoint lacks is made of its parameters; F32 parameters without
+ * a master are those of the checkpoint's master, if it has one.
+ * @param targets as the sources of stw_begin_save; all ranks may leave out the same components, or
+ * everything, which verifies the checkpoint. Optimizers finish the step under way
+ * @return DISAGREE names file, bytes, tensor and hashes of what is damaged; else as
+ * stw_check_checkpoint */
 STW_API_CHECKED stw_status_t stw_load_checkpoint(const stw_checkpoint_t *checkpoint,
                                                  stw_saved_t *saved,
                                                  const stw_save_source_t *targets, uint32_t n,

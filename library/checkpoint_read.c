@@ -109,11 +109,9 @@ typedef struct collector {
     stw_saved_t *h;
     stw_saved_files *stored;
     stw_saved_kind from[STW_N_SAVED];
-    bool done[STW_N_SAVED];
+    stw_load_who who;
     uint32_t target; /* in h->sources */
-    stw_load_need *needs;
-    uint64_t n;
-    size_t room;
+    stw_load_needs needs;
     unsigned char *scratch;
 } collector;
 
@@ -140,28 +138,37 @@ static stw_saved_kind kind_for(const collector *c, uint32_t kind, uint32_t tenso
     return c->from[kind];
 }
 
-static stw_status add_need(void *state, const stw_saved_row *row, stw_error *err) {
-    collector *c = state;
-    const stw_saved_entry *entry = &c->stored->entries[row->entry];
-    if (c->n == c->room) {
-        const size_t room = c->room * 2 + 1024;
-        stw_load_need *grown = realloc(c->needs, room * sizeof *grown);
-        if (grown == NULL) return no_memory(err);
-        c->needs = grown;
-        c->room = room;
-    }
-    c->needs[c->n++] = (stw_load_need){.file = entry->file,
-                                       .offset = row->offset,
-                                       .bytes = row->bytes,
-                                       .where = c->target * STW_N_DTYPES + (uint32_t)entry->dtype,
-                                       .at = row->first};
-    return STW_STATUS_OK;
-}
-
 static stw_element element_of(stw_dtype dtype) {
     return dtype == STW_DTYPE_F32    ? STW_ELEMENT_F32
            : dtype == STW_DTYPE_BF16 ? STW_ELEMENT_BF16
                                      : STW_ELEMENT_NONE;
+}
+
+/* Values are converted to fp32 and bf16 alone. */
+static stw_status check_dtypes(const collector *c, stw_error *err) {
+    for (uint32_t t = 0; t < c->h->model.n_tensors; t++)
+        for (uint32_t k = 0; k < STW_N_SAVED; k++) {
+            if ((c->h->saved->kinds & 1u << k) == 0 || (k > 0 && c->h->frozen[t])) continue;
+            const stw_dtype found = stw_saved_dtype(c->stored, kind_for(c, k, t), t);
+            const stw_dtype wanted = stw_saved_dtype(c->h->saved, (stw_saved_kind)k, t);
+            if (found != wanted && element_of(wanted) == STW_ELEMENT_NONE)
+                return stw_fail(err, STW_STATUS_NOT_BUILT_IN, c->h->model.tensors[t].name,
+                                "found %s in the checkpoint, which is not converted to %s",
+                                stw_dtype_name(found), stw_dtype_name(wanted));
+        }
+    return STW_STATUS_OK;
+}
+
+static stw_status add_need(void *state, const stw_saved_row *row, stw_error *err) {
+    collector *c = state;
+    const stw_saved_entry *entry = &c->stored->entries[row->entry];
+    const stw_load_need need = {.file = entry->file,
+                                .offset = row->offset,
+                                .bytes = row->bytes,
+                                .where = c->target * STW_N_DTYPES + (uint32_t)entry->dtype,
+                                .at = row->first,
+                                .who = c->who};
+    return stw_load_needs_add(&c->needs, &need, err);
 }
 
 /* Elements of a target, as it stores them. */
@@ -188,10 +195,6 @@ static stw_status place(void *state, const stw_load_need *need, uint64_t skip, c
     if (skip % each != 0 || bytes % each != 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, c->checkpoint->path, "a bucket cuts an element");
     if (dtype == wanted) return put(s, first, n, own, from, err);
-    if (element_of(wanted) == STW_ELEMENT_NONE)
-        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, c->h->model.tensors[tensor].name,
-                        "found %s in the checkpoint, which is not converted to %s",
-                        stw_dtype_name(dtype), stw_dtype_name(wanted));
     for (uint64_t done = 0, some = 0; done < n; done += some) {
         some = stw_min_u64(n - done, SCRATCH_ELEMENTS);
         stw_host_convert(NULL, c->scratch, element_of(wanted),
@@ -202,37 +205,49 @@ out:
     return status;
 }
 
-static stw_status add_target(collector *c, uint32_t piece, uint32_t kind, stw_error *err) {
-    const stw_held *held = &c->h->held[piece];
-    stw_saved_source source =
-        stw_library_in_piece(c->h, piece, kind_for(c, kind, held->tensor), &held->box);
-    c->target = piece * STW_N_SAVED + kind;
-    return stw_saved_rows(c->stored, &source, add_need, c, err);
+static const stw_save_source_t *source_of(const collector *c, uint32_t piece, uint32_t kind) {
+    return &c->h->sources[(size_t)piece * STW_N_SAVED + kind];
 }
 
-/* Kinds of different sources go together, so that a bucket is read once. The ranks of the job
- * divide the buckets of which nothing is needed. */
-static stw_status load_pass(collector *c, bool first, stw_error *err) {
+/* What the ranks of the job read between them: what all hold of this kind, unless this rank leaves
+ * the kind out, as then the others do. */
+static stw_status add_any_rank(collector *c, uint32_t kind, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint32_t used = 0;
-    c->n = 0;
-    for (uint32_t k = 0; k < STW_N_SAVED; k++) {
-        const uint32_t from = 1u << c->from[k];
-        if (c->done[k] || (used & from) != 0) continue;
-        c->done[k] = true;
-        used |= from;
-        for (uint32_t p = 0; p < c->h->n_held; p++)
-            if (c->h->sources[(size_t)p * STW_N_SAVED + k].component != NULL)
-                STW_TRY(add_target(c, p, k, err));
+    const stw_saved_t *h = c->h;
+    for (uint32_t p = 0; p < h->n_held; p++)
+        if (h->held[p].rank == h->rank && (h->held[p].kinds & 1u << kind) != 0 &&
+            stw_box_volume(&h->held[p].box) > 0 && source_of(c, p, kind)->component == NULL)
+            return STW_STATUS_OK;
+    for (uint32_t t = 0; t < h->model.n_tensors; t++)
+        if (kind == STW_SAVED_PARAMS || !h->frozen[t])
+            STW_TRY(stw_stored_any_rank(c->stored, kind_for(c, kind, t), t, &c->needs, err));
+out:
+    return status;
+}
+
+/* A master that is made of the parameters has their bytes, too. */
+static stw_status add_kind(collector *c, uint32_t kind, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    c->who = c->from[kind] == (stw_saved_kind)kind ? STW_LOAD_HERE : STW_LOAD_HERE_TOO;
+    for (uint32_t p = 0; p < c->h->n_held; p++) {
+        if (source_of(c, p, kind)->component == NULL) continue;
+        const stw_held *held = &c->h->held[p];
+        stw_saved_source source =
+            stw_library_in_piece(c->h, p, kind_for(c, kind, held->tensor), &held->box);
+        c->target = p * STW_N_SAVED + kind;
+        STW_TRY(stw_saved_rows(c->stored, &source, add_need, c, err));
     }
-    const stw_load_options options = {.needs = c->needs,
-                                      .n_needs = c->n,
-                                      .place = place,
-                                      .state = c,
-                                      .one_thread = true,
-                                      .part = c->h->rank,
-                                      .parts = first ? c->h->world : 0};
-    STW_TRY(stw_checkpoint_load(c->checkpoint, &options, err));
+    if ((c->h->saved->kinds & 1u << kind) != 0) STW_TRY(add_any_rank(c, kind, err));
+out:
+    return status;
+}
+
+/* What the checkpoint has for the job. The caller frees `stored`. */
+static stw_status look(collector *c, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_checkpoint_stored(c->checkpoint, &c->h->model, c->h->frozen, &c->stored, err));
+    STW_TRY(find_kinds(c, err));
+    STW_TRY(check_dtypes(c, err));
 out:
     return status;
 }
@@ -242,16 +257,35 @@ static stw_status load(const stw_checkpoint *checkpoint, stw_saved_t *h, stw_err
     collector c = {.checkpoint = checkpoint, .h = h};
     c.scratch = malloc(SCRATCH_ELEMENTS * sizeof(float));
     if (c.scratch == NULL) STW_TRY(no_memory(err));
-    STW_TRY(stw_checkpoint_stored(checkpoint, &h->model, h->frozen, &c.stored, err));
-    STW_TRY(find_kinds(&c, err));
-    for (bool first = true; first || !(c.done[0] && c.done[1] && c.done[2] && c.done[3]);
-         first = false)
-        STW_TRY(load_pass(&c, first, err));
+    STW_TRY(look(&c, err));
+    for (uint32_t k = 0; k < STW_N_SAVED; k++) STW_TRY(add_kind(&c, k, err));
+    const stw_load_options options = {.needs = c.needs.all,
+                                      .n_needs = c.needs.n,
+                                      .place = place,
+                                      .state = &c,
+                                      .one_thread = true,
+                                      .part = h->rank,
+                                      .parts = h->world};
+    STW_TRY(stw_checkpoint_load(checkpoint, &options, err));
 out:
     stw_saved_free(c.stored);
-    free(c.needs);
+    free(c.needs.all);
     free(c.scratch);
     return status;
+}
+
+stw_status_t stw_check_checkpoint(const stw_checkpoint_t *checkpoint, stw_saved_t *saved,
+                                  stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
+    stw_error *err = stw_library_begin(error);
+    collector c = {.h = saved};
+    STW_TRY(stw_library_need(checkpoint, "checkpoint", err));
+    STW_TRY(stw_library_need(saved, "saved", err));
+    c.checkpoint = checkpoint->checkpoint;
+    STW_TRY(look(&c, err));
+out:
+    stw_saved_free(c.stored);
+    return stw_library_end(status, error);
 }
 
 stw_status_t stw_load_checkpoint(const stw_checkpoint_t *checkpoint, stw_saved_t *saved,

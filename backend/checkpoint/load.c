@@ -11,12 +11,16 @@
 #include "backend/host/pool.h"
 #include "backend/nvme/plain.h"
 #include "core/checked.h"
+#include "core/locale.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #define BLOCK STW_PLAIN_BLOCK_BYTES
 #define READERS 4u
+/* While a bucket is hashed or placed, the disk has the requests of others. */
+#define AHEAD_READERS 2u
+#define AHEAD 3u /* buckets in memory */
 #define NONE UINT32_MAX
 #define MOST_BUCKET (4ull << 30) /* larger ones are no buckets of ours */
 #define MOST_HEADER (128ull << 20)
@@ -25,14 +29,27 @@
 typedef struct source {
     stw_plain *file;
     char *path;
-    uint32_t number;               /* in manifest.files; NONE: not one with tensors */
-    uint64_t first_need, end_need; /* those of the file */
+    uint32_t number;                    /* in manifest.files; NONE: not one with tensors */
+    uint64_t first[STW_N_LOAD_WHO + 1]; /* needs of the file, by who: up to those of the next */
 } source;
 
 /* A bucket to be read. */
 typedef struct task {
     uint32_t rank, bucket, source;
 } task;
+
+/* A bucket in memory, or why it is not. */
+typedef struct loaded {
+    void *memory;
+    uint64_t hash;
+    stw_status status;
+    stw_error error;
+} loaded;
+
+typedef struct slot {
+    loaded loaded;
+    bool full; /* it is read, and not placed */
+} slot;
 
 typedef struct loader {
     const stw_checkpoint *c;
@@ -44,11 +61,15 @@ typedef struct loader {
     size_t n_tasks, room;
     task *tasks;
     stw_pool *pool;
-    pthread_mutex_t mutex; /* of what follows */
-    uint64_t placed;
-    stw_status status;
-    stw_error error;
+    pthread_mutex_t placing; /* held by the thread that places */
+    uint64_t placed;         /* bytes */
     stw_checkpoint_damage damage;
+    pthread_mutex_t mutex; /* of what follows, and of slot.full */
+    pthread_cond_t change;
+    stw_status status; /* the first failure */
+    stw_error error;
+    slot *slots;               /* [AHEAD] of load_in_turn */
+    size_t next, placed_tasks; /* task that is read next; tasks that were placed */
 } loader;
 
 static stw_status no_memory(stw_error *err) {
@@ -101,9 +122,22 @@ stw_status stw_checkpoint_header(const stw_checkpoint *checkpoint, uint32_t file
 
 /* ---- what is wanted ---- */
 
+stw_status stw_load_needs_add(stw_load_needs *needs, const stw_load_need *need, stw_error *err) {
+    if (needs->n == needs->room) {
+        const size_t room = needs->room * 2 + 1024;
+        stw_load_need *grown = realloc(needs->all, room * sizeof *grown);
+        if (grown == NULL) return no_memory(err);
+        needs->all = grown;
+        needs->room = room;
+    }
+    needs->all[needs->n++] = *need;
+    return STW_STATUS_OK;
+}
+
 static int compare(const void *a, const void *b) {
     const stw_load_need *x = a, *y = b;
     if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    if (x->who != y->who) return x->who < y->who ? -1 : 1;
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
@@ -120,16 +154,20 @@ static stw_status find_source(loader *l, const char *name, uint32_t *out, stw_er
     for (uint32_t f = 0; f < l->c->manifest.n_files; f++)
         if (strcmp(l->c->manifest.files[f].name, name) == 0) s->number = f;
     const stw_load_options *o = l->options;
-    while (s->first_need < o->n_needs && o->needs[s->first_need].file < s->number) s->first_need++;
-    s->end_need = s->first_need;
-    while (s->end_need < o->n_needs && o->needs[s->end_need].file == s->number) s->end_need++;
+    uint64_t n = 0;
+    while (n < o->n_needs && o->needs[n].file < s->number) n++;
+    for (int who = 0; who < STW_N_LOAD_WHO; who++) {
+        s->first[who] = n;
+        while (n < o->n_needs && o->needs[n].file == s->number && (int)o->needs[n].who == who) n++;
+    }
+    s->first[STW_N_LOAD_WHO] = n;
     l->n_sources++;
     return STW_STATUS_OK;
 }
 
 /* The first need of a file that ends beyond a byte. */
-static uint64_t need_at(const loader *l, const source *s, uint64_t offset) {
-    uint64_t low = s->first_need, high = s->end_need;
+static uint64_t need_at(const loader *l, const source *s, stw_load_who who, uint64_t offset) {
+    uint64_t low = s->first[who], high = s->first[who + 1];
     while (low < high) {
         const uint64_t middle = low + (high - low) / 2;
         const stw_load_need *n = &l->options->needs[middle];
@@ -141,13 +179,17 @@ static uint64_t need_at(const loader *l, const source *s, uint64_t offset) {
     return low;
 }
 
-static bool is_needed(const loader *l, const source *s, const stw_marker *m,
-                      const stw_marked_bucket *b) {
+static bool is_needed(const loader *l, const task *t, stw_load_who who) {
+    const source *s = &l->sources[t->source];
+    const stw_marker *m = &l->c->markers[t->rank];
+    const stw_marked_bucket *b = &m->buckets[t->bucket];
+    if (s->first[who] == s->first[who + 1]) return false;
     for (uint32_t e = b->first_extent; e < b->first_extent + b->n_extents; e++) {
         const stw_marked_extent *x = &m->extents[e];
         for (uint64_t r = 0; r < x->count; r++) {
-            const uint64_t offset = x->offset + r * x->stride, n = need_at(l, s, offset);
-            if (n < s->end_need && l->options->needs[n].offset < offset + x->bytes) return true;
+            const uint64_t offset = x->offset + r * x->stride, n = need_at(l, s, who, offset);
+            if (n < s->first[who + 1] && l->options->needs[n].offset < offset + x->bytes)
+                return true;
         }
     }
     return false;
@@ -173,8 +215,9 @@ static stw_status find_tasks(loader *l, stw_error *err) {
             if (b->file != file) STW_TRY(find_source(l, m->files[b->file], &t.source, err));
             file = b->file;
             const uint32_t parts = l->options->parts;
-            if ((parts > 0 && number % parts == l->options->part) ||
-                is_needed(l, &l->sources[t.source], m, b))
+            if (is_needed(l, &t, STW_LOAD_HERE) || is_needed(l, &t, STW_LOAD_HERE_TOO) ||
+                (parts > 0 && number % parts == l->options->part &&
+                 !is_needed(l, &t, STW_LOAD_ANY_RANK)))
                 STW_TRY(add_task(l, &t, err));
         }
     }
@@ -256,13 +299,13 @@ static stw_status damaged(const loader *l, const task *t, uint64_t hash, stw_err
                     hash, b->hash);
 }
 
-/* Hand over what is needed of a bucket; the mutex is held. */
-static stw_status place_rows(loader *l, const source *s, rows r, const unsigned char *memory,
-                             stw_error *err) {
+/* Hand over what is needed of a bucket, as the one thread that places. */
+static stw_status place_rows(loader *l, const source *s, stw_load_who who, rows r,
+                             const unsigned char *memory, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t offset, bytes, at;
     while (next_row(&r, &offset, &bytes, &at)) {
-        for (uint64_t n = need_at(l, s, offset); n < s->end_need; n++) {
+        for (uint64_t n = need_at(l, s, who, offset); n < s->first[who + 1]; n++) {
             const stw_load_need *need = &l->options->needs[n];
             if (need->offset >= offset + bytes) break;
             const uint64_t first = stw_max_u64(need->offset, offset);
@@ -286,51 +329,130 @@ static void note(loader *l, stw_status status, const stw_error *error) {
     if (l->verifies && status == STW_STATUS_DISAGREE) {
         if (l->damage.damaged++ == 0)
             stw_error_format(error, l->damage.first, sizeof l->damage.first);
-    } else if (l->status == STW_STATUS_OK && status != STW_STATUS_OK) {
+        return;
+    }
+    pthread_mutex_lock(&l->mutex);
+    if (l->status == STW_STATUS_OK && status != STW_STATUS_OK) {
         l->status = status;
         l->error = *error;
+        pthread_cond_broadcast(&l->change);
     }
+    pthread_mutex_unlock(&l->mutex);
 }
 
-static void load_one(loader *l, const task *t) {
+static bool has_failed(loader *l) {
+    pthread_mutex_lock(&l->mutex);
+    const bool failed = l->status != STW_STATUS_OK;
+    pthread_mutex_unlock(&l->mutex);
+    return failed;
+}
+
+/* Any thread. */
+static void read_one(const loader *l, const task *t, loaded *out) {
     stw_status status = STW_STATUS_OK;
-    stw_error own = STW_ERROR_INIT, *err = &own;
+    stw_error *err = &out->error;
     const source *s = &l->sources[t->source];
     const rows r = {&l->c->markers[t->rank], &l->c->markers[t->rank].buckets[t->bucket], 0, 0, 0};
-    uint64_t hash = 0;
-    void *memory = NULL;
+    out->error = (stw_error)STW_ERROR_INIT;
+    out->memory = NULL;
     if (r.b->bytes > MOST_BUCKET)
         STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, s->path, "found a bucket of %" PRIu64 " bytes",
                          r.b->bytes));
-    if (posix_memalign(&memory, BLOCK, (size_t)memory_of(r) + 1) != 0) STW_TRY(no_memory(err));
-    STW_TRY(read_rows(s, r, memory, &hash, err));
-    if (hash != r.b->hash) STW_TRY(damaged(l, t, hash, err));
+    if (posix_memalign(&out->memory, BLOCK, (size_t)memory_of(r) + 1) != 0) {
+        out->memory = NULL;
+        STW_TRY(no_memory(err));
+    }
+    STW_TRY(read_rows(s, r, out->memory, &out->hash, err));
 out:
-    pthread_mutex_lock(&l->mutex);
-    if (status == STW_STATUS_OK && l->status == STW_STATUS_OK)
-        status = place_rows(l, s, r, memory, err);
-    note(l, status, &own);
+    out->status = status;
+}
+
+static void place_one(loader *l, const task *t, loaded *x) {
+    const source *s = &l->sources[t->source];
+    const rows r = {&l->c->markers[t->rank], &l->c->markers[t->rank].buckets[t->bucket], 0, 0, 0};
+    pthread_mutex_lock(&l->placing);
+    if (x->status == STW_STATUS_OK && x->hash != r.b->hash)
+        x->status = damaged(l, t, x->hash, &x->error);
+    for (int who = STW_LOAD_HERE; who <= STW_LOAD_HERE_TOO; who++)
+        if (x->status == STW_STATUS_OK && !has_failed(l))
+            x->status = place_rows(l, s, (stw_load_who)who, r, x->memory, &x->error);
+    note(l, x->status, &x->error);
     l->damage.bytes += r.b->bytes;
     if (l->options->progress != NULL) l->options->progress(l->options->state, r.b->bytes);
-    pthread_mutex_unlock(&l->mutex);
-    free(memory);
+    pthread_mutex_unlock(&l->placing);
+    free(x->memory);
 }
 
 static void load_some(void *state, uint64_t first, uint64_t count) {
     loader *l = state;
-    for (uint64_t i = first; i < first + count; i++) {
-        pthread_mutex_lock(&l->mutex);
-        const bool stop = l->status != STW_STATUS_OK;
-        pthread_mutex_unlock(&l->mutex);
-        if (!stop) load_one(l, &l->tasks[i]);
+    for (uint64_t i = first; i < first + count && !has_failed(l); i++) {
+        loaded x;
+        read_one(l, &l->tasks[i], &x);
+        place_one(l, &l->tasks[i], &x);
     }
+}
+
+/* ---- reading ahead of a thread that places ---- */
+
+/* Task i is read into slot i modulo AHEAD, once task i - AHEAD is placed. */
+static void *read_ahead(void *state) {
+    loader *l = state;
+    (void)stw_locale_enter();
+    pthread_mutex_lock(&l->mutex);
+    while (l->status == STW_STATUS_OK && l->next < l->n_tasks) {
+        const size_t i = l->next++;
+        slot *x = &l->slots[i % AHEAD];
+        while (l->status == STW_STATUS_OK && l->placed_tasks + AHEAD <= i)
+            pthread_cond_wait(&l->change, &l->mutex);
+        if (l->status != STW_STATUS_OK) break;
+        pthread_mutex_unlock(&l->mutex);
+        read_one(l, &l->tasks[i], &x->loaded);
+        pthread_mutex_lock(&l->mutex);
+        x->full = true;
+        pthread_cond_broadcast(&l->change);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return NULL;
+}
+
+static void place_in_turn(loader *l) {
+    for (size_t i = 0; i < l->n_tasks && !has_failed(l); i++) {
+        slot *x = &l->slots[i % AHEAD];
+        pthread_mutex_lock(&l->mutex);
+        while (!x->full) pthread_cond_wait(&l->change, &l->mutex);
+        pthread_mutex_unlock(&l->mutex);
+        place_one(l, &l->tasks[i], &x->loaded);
+        pthread_mutex_lock(&l->mutex);
+        x->full = false;
+        l->placed_tasks++;
+        pthread_cond_broadcast(&l->change);
+        pthread_mutex_unlock(&l->mutex);
+    }
+}
+
+/* The calling thread places, others read. Without others it does both. */
+static stw_status load_in_turn(loader *l, stw_error *err) {
+    pthread_t threads[AHEAD_READERS];
+    uint32_t n = 0;
+    l->slots = stw_pool_array(l->pool, AHEAD, sizeof *l->slots);
+    if (l->slots == NULL) return no_memory(err);
+    while (n < AHEAD_READERS && pthread_create(&threads[n], NULL, read_ahead, l) == 0) n++;
+    if (n > 0)
+        place_in_turn(l);
+    else
+        load_some(l, 0, l->n_tasks);
+    for (uint32_t i = 0; i < n; i++) (void)pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < AHEAD; i++)
+        if (l->slots[i].full) free(l->slots[i].loaded.memory);
+    return STW_STATUS_OK;
 }
 
 /* ---- all of it ---- */
 
 static stw_status check_placed(const loader *l, stw_error *err) {
     uint64_t wanted = 0;
-    for (uint64_t i = 0; i < l->options->n_needs; i++) wanted += l->options->needs[i].bytes;
+    for (uint64_t i = 0; i < l->options->n_needs; i++)
+        if (l->options->needs[i].who != STW_LOAD_ANY_RANK) wanted += l->options->needs[i].bytes;
     if (wanted == l->placed) return STW_STATUS_OK;
     return stw_fail(err, STW_STATUS_DISAGREE, l->c->path,
                     "found %" PRIu64 " of the %" PRIu64
@@ -349,10 +471,13 @@ static stw_status load(loader *l, stw_error *err) {
     STW_TRY(stw_plain_io_open(&l->io, err));
     for (uint32_t s = 0; s < l->n_sources; s++)
         STW_TRY(stw_plain_open(l->io, l->sources[s].path, false, &l->sources[s].file, err));
-    const uint32_t cores = stw_threads_cores();
-    if (!l->options->one_thread)
+    if (l->options->one_thread) {
+        STW_TRY(load_in_turn(l, err));
+    } else {
+        const uint32_t cores = stw_threads_cores();
         STW_TRY(stw_threads_new(cores < READERS ? cores : READERS, &threads, err));
-    stw_threads_for(threads, l->n_tasks, 1, load_some, l);
+        stw_threads_for(threads, l->n_tasks, 1, load_some, l);
+    }
     status = l->status;
     if (status != STW_STATUS_OK && err != NULL) *err = l->error;
     if (status == STW_STATUS_OK) status = check_placed(l, err);
@@ -364,13 +489,21 @@ out:
     return status;
 }
 
+static stw_status load_with(loader *l, stw_error *err) {
+    pthread_mutex_init(&l->placing, NULL);
+    pthread_mutex_init(&l->mutex, NULL);
+    pthread_cond_init(&l->change, NULL);
+    const stw_status status = load(l, err);
+    pthread_mutex_destroy(&l->placing);
+    pthread_mutex_destroy(&l->mutex);
+    pthread_cond_destroy(&l->change);
+    return status;
+}
+
 stw_status stw_checkpoint_load(const stw_checkpoint *checkpoint, const stw_load_options *options,
                                stw_error *err) {
     loader l = {.c = checkpoint, .options = options};
-    pthread_mutex_init(&l.mutex, NULL);
-    const stw_status status = load(&l, err);
-    pthread_mutex_destroy(&l.mutex);
-    return status;
+    return load_with(&l, err);
 }
 
 stw_status stw_checkpoint_verify(const stw_checkpoint *checkpoint,
@@ -378,9 +511,7 @@ stw_status stw_checkpoint_verify(const stw_checkpoint *checkpoint,
                                  stw_checkpoint_damage *out, stw_error *err) {
     const stw_load_options options = {.parts = 1, .progress = progress, .state = state};
     loader l = {.c = checkpoint, .options = &options, .verifies = true};
-    pthread_mutex_init(&l.mutex, NULL);
-    const stw_status status = load(&l, err);
-    pthread_mutex_destroy(&l.mutex);
+    const stw_status status = load_with(&l, err);
     *out = l.damage;
     return status;
 }

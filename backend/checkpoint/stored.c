@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/checkpoint/load.h"
 #include "core/checked.h"
 
 typedef struct finder {
@@ -132,5 +131,24 @@ stw_status stw_checkpoint_stored(const stw_checkpoint *checkpoint, const stw_mod
 out:
     for (uint32_t i = 0; i < n; i++) stw_safetensors_free(f.sets[i]);
     free(f.sets);
+    return status;
+}
+
+stw_status stw_stored_any_rank(const stw_saved_files *stored, stw_saved_kind kind, uint32_t tensor,
+                               stw_load_needs *needs, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t n, last = UINT32_MAX;
+    const stw_saved_part *parts = stw_saved_parts(stored, kind, tensor, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        const stw_saved_entry *e = &stored->entries[parts[i].entry];
+        if (parts[i].entry == last || e->bytes == 0) continue;
+        last = parts[i].entry;
+        STW_TRY(stw_load_needs_add(
+            needs,
+            &(stw_load_need){
+                .file = e->file, .offset = e->offset, .bytes = e->bytes, .who = STW_LOAD_ANY_RANK},
+            err));
+    }
+out:
     return status;
 }

@@ -216,12 +216,10 @@ void stw_exec_resume_close(stw_rank_run *run) {
 
 typedef struct collector {
     stw_rank_run *run;
-    stw_load_need *needs;
-    uint64_t n;
-    size_t room;
+    stw_load_needs needs;
+    stw_load_who who;
     const stw_saved_source *source;
     const stw_saved_row *row;
-    bool done[STW_N_SAVED]; /* kinds that are made */
 } collector;
 
 /* A need's `where`: the region, and the dtype of the file. */
@@ -229,20 +227,14 @@ static stw_status add_need(void *state, const stw_located *at, stw_error *err) {
     collector *c = state;
     const stw_saved_entry *entry = &c->run->resume->stored->entries[c->row->entry];
     const uint64_t each = c->row->bytes / c->row->n;
-    if (c->n == c->room) {
-        const size_t room = c->room * 2 + 1024;
-        stw_load_need *grown = realloc(c->needs, room * sizeof *grown);
-        if (grown == NULL) return no_memory(err);
-        c->needs = grown;
-        c->room = room;
-    }
     const uint32_t region = (uint32_t)(at->region - c->run->layout->regions);
-    c->needs[c->n++] = (stw_load_need){.file = entry->file,
-                                       .offset = c->row->offset + at->skip * each,
-                                       .bytes = at->n * each,
-                                       .where = region * STW_N_DTYPES + (uint32_t)entry->dtype,
-                                       .at = at->param - at->region->first_param};
-    return STW_STATUS_OK;
+    const stw_load_need need = {.file = entry->file,
+                                .offset = c->row->offset + at->skip * each,
+                                .bytes = at->n * each,
+                                .where = region * STW_N_DTYPES + (uint32_t)entry->dtype,
+                                .at = at->param - at->region->first_param,
+                                .who = c->who};
+    return stw_load_needs_add(&c->needs, &need, err);
 }
 
 static stw_status add_row(void *state, const stw_saved_row *row, stw_error *err) {
@@ -251,27 +243,36 @@ static stw_status add_row(void *state, const stw_saved_row *row, stw_error *err)
     return stw_exec_locate(c->run, c->source, row, add_need, c, err);
 }
 
-/* Everything of one kind that this rank holds, from rows of its source. The rows are those of the
- * source kind, the regions those of the kind. */
+/* Which kind a tensor's state is made of. */
+static stw_saved_kind source_of(const stw_exec_resume *r, stw_saved_kind kind, uint32_t tensor) {
+    return r->stored->trains[tensor] ? r->source[kind] : STW_SAVED_PARAMS;
+}
+
+/* Everything of one kind that this rank holds, from rows of its source, and what all ranks hold of
+ * it. The rows are those of the source kind, the regions those of the kind. A master that is made
+ * of the parameters has their bytes, too. */
 static stw_status add_kind(collector *c, stw_saved_kind kind, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_exec_resume *r = c->run->resume;
     const stw_space *space = &c->run->spaces[stw_component_space(stw_saved_component(kind))];
     stw_box boxes[STW_BOX_RUNS];
+    c->who = kind == STW_SAVED_MASTER && r->source[kind] == STW_SAVED_PARAMS ? STW_LOAD_HERE_TOO
+                                                                             : STW_LOAD_HERE;
     for (uint32_t i = 0; i < space->n_segments; i++) {
         const stw_segment *s = &space->segments[i];
         const unsigned n =
             stw_box_of_run(r->stored->shapes[s->tensor], s->tensor_first, s->n, boxes);
-        const bool trains = r->stored->trains[s->tensor];
         for (unsigned b = 0; b < n; b++) {
             stw_saved_source source =
-                stw_saved_in_tensor(r->stored, r->source[kind], s->tensor, &boxes[b]);
-            if (!trains && r->source[kind] != STW_SAVED_PARAMS) source.kind = STW_SAVED_PARAMS;
+                stw_saved_in_tensor(r->stored, source_of(r, kind, s->tensor), s->tensor, &boxes[b]);
             const stw_saved_source placed = {.kind = kind, .tensor = s->tensor};
             c->source = &placed;
             STW_TRY(stw_saved_rows(r->stored, &source, add_row, c, err));
         }
     }
+    for (uint32_t t = 0; t < r->stored->n_tensors; t++)
+        if (kind == STW_SAVED_PARAMS || r->stored->trains[t])
+            STW_TRY(stw_stored_any_rank(r->stored, source_of(r, kind, t), t, &c->needs, err));
 out:
     return status;
 }
@@ -310,34 +311,6 @@ out:
     return status;
 }
 
-/* The kinds that come from different ones go together, so that a bucket is read once; a kind of
- * the same source as another has a pass of its own. */
-static stw_status load_pass(collector *c, bool first, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    uint32_t used = 0;
-    c->n = 0;
-    for (uint32_t k = 0; k < STW_N_SAVED; k++) {
-        const stw_saved_kind kind = (stw_saved_kind)k;
-        const uint32_t source = 1u << c->run->resume->source[k];
-        if (c->done[k] || (used & source) != 0) continue;
-        c->done[k] = true;
-        if (stw_job_element_bytes(c->run->job, stw_saved_component(kind)) == 0) continue;
-        used |= source;
-        STW_TRY(add_kind(c, kind, err));
-    }
-    if (c->n == 0 && !first) return status;
-    const stw_load_options options = {.needs = c->needs,
-                                      .n_needs = c->n,
-                                      .place = place,
-                                      .state = c,
-                                      .one_thread = c->run->backend->gpu,
-                                      .part = c->run->ranks.rank,
-                                      .parts = first ? c->run->ranks.world : 0};
-    STW_TRY(stw_checkpoint_load(c->run->resume->checkpoint, &options, err));
-out:
-    return status;
-}
-
 static stw_status load(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     collector c = {.run = run};
@@ -347,11 +320,19 @@ static stw_status load(stw_rank_run *run, stw_error *err) {
     }
     run->resume->scratch = malloc(SCRATCH_BYTES);
     if (run->resume->scratch == NULL) STW_TRY(no_memory(err));
-    for (bool first = true; first || !(c.done[0] && c.done[1] && c.done[2] && c.done[3]);
-         first = false)
-        STW_TRY(load_pass(&c, first, err));
+    for (uint32_t k = 0; k < STW_N_SAVED; k++)
+        if (stw_job_element_bytes(run->job, stw_saved_component((stw_saved_kind)k)) > 0)
+            STW_TRY(add_kind(&c, (stw_saved_kind)k, err));
+    const stw_load_options options = {.needs = c.needs.all,
+                                      .n_needs = c.needs.n,
+                                      .place = place,
+                                      .state = &c,
+                                      .one_thread = run->backend->gpu,
+                                      .part = run->ranks.rank,
+                                      .parts = run->ranks.world};
+    STW_TRY(stw_checkpoint_load(run->resume->checkpoint, &options, err));
 out:
-    free(c.needs);
+    free(c.needs.all);
     return status;
 }
 

@@ -209,8 +209,12 @@ class Stored:
             self._library.stw_get_checkpoint_term(self._handle, i, byref(key), byref(value))
             self.terms[_native.text(key.value)] = _native.text(value.value)
 
+    def check(self, saved: Saved) -> None:
+        """Does it have what the job needs? Reads headers alone."""
+        self._library.call("stw_check_checkpoint", self._handle, saved._handle)
+
     def load(self, saved: Saved, places: Sequence[Place]) -> None:
-        """Without places: this rank's part of the checkpoint is verified, and that it has what the job needs."""
+        """Read and verify what this rank holds, and its part of what no rank holds. After an error places are half changed."""
         sources = _Sources(places)
         sources.run("stw_load_checkpoint", self._handle, saved._handle, sources.rows, sources.count)
 

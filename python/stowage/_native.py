@@ -170,6 +170,7 @@ _SIGNATURES = {
     "stw_free_checkpoint": (None, [c_void_p]),
     "stw_get_checkpoint_info": (None, [c_void_p, c_void_p, c_size_t]),
     "stw_get_checkpoint_term": (c_int, [c_void_p, c_uint32, POINTER(c_char_p), POINTER(c_char_p)]),
+    "stw_check_checkpoint": (_STATUS, [c_void_p, c_void_p]),
     "stw_load_checkpoint": (_STATUS, [c_void_p, c_void_p, c_void_p, c_uint32]),
 }
 

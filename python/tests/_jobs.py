@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small jobs that the tests train: seeded models, data and loops."""
 
-from typing import Any, Callable, List, Optional, Tuple
+import contextlib
+import os
+from typing import Any, Callable, Iterator, List, Optional, Tuple
+from unittest import mock
 
 import torch
 
@@ -13,6 +16,20 @@ def mlp(seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
     torch.manual_seed(seed)
     return torch.nn.Sequential(torch.nn.Linear(96, 256), torch.nn.GELU(), torch.nn.LayerNorm(256), torch.nn.Linear(256, 128),
                                torch.nn.GELU(), torch.nn.Linear(128, 17)).to(dtype)
+
+
+@contextlib.contextmanager
+def counted_reads() -> Iterator[List[int]]:
+    """Bytes that this process reads from files; those that io_uring reads are not counted, so that Stowage reads without it."""
+    def read() -> int:
+        with open("/proc/self/io", encoding="ascii") as file:
+            return int(file.readline().split()[1])  # rchar, of all threads
+
+    out = [0]
+    with mock.patch.dict(os.environ, STOWAGE_NVME_IO="threads"):
+        before = read()
+        yield out
+        out[0] = read() - before
 
 
 def batch(step: int, dtype: torch.dtype = torch.float32, rows: int = 16, width: int = 96) -> torch.Tensor:

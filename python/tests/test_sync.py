@@ -31,7 +31,8 @@ torch.set_num_threads(1)
 bf16 = torch.bfloat16
 params = {"a.weight": torch.zeros(1500, 700, dtype=bf16), "half": column_slice("b.weight", torch.zeros(10, 8, dtype=bf16), 1),
           "two": fused(torch.zeros(12, 8, dtype=bf16), [("b.weight", 10, 0), ("c.weight", 2, 1)]),
-          "head": column_slice("b.weight", torch.full((16, 8), 7.0, dtype=bf16), 1, pad=True)}
+          "head": column_slice("b.weight", torch.full((16, 8), 7.0, dtype=bf16), 1, pad=True),
+          "beyond": column_slice("b.weight", torch.full((16, 8), 7.0, dtype=bf16), 2, pad=True)}  # padding alone
 if what == "lacks":
     params["d.weight"] = torch.zeros(1, dtype=bf16)
 for value in params.values() if what in ("direct", "direct killed") else []:
@@ -61,7 +62,7 @@ for step in [1, 2, 3]:
     try:
         assert receiver.receive(20) == step and receiver.version == step
         torch.save({"a": params["a.weight"], "half": params["half"].into, "two": [s.into for s in params["two"]],
-                    "head": params["head"].into}, f"{address}.new")
+                    "head": params["head"].into, "beyond": params["beyond"].into}, f"{address}.new")
         os.rename(f"{address}.new", f"{address}.{step}")
         print("step", step, flush=True)
     except (RuntimeError, stowage.Error) as failure:
@@ -343,6 +344,7 @@ class AnotherProcess(unittest.TestCase):
                     self.assertTrue(torch.equal(got["a"], a) and torch.equal(got["half"], b[10:]))
                     self.assertTrue(torch.equal(got["two"][0], b[:10]) and torch.equal(got["two"][1], c[2:]))
                     self.assertTrue(torch.equal(got["head"][:4], b[16:]) and bool((got["head"][4:] == 7).all()))
+                    self.assertTrue(bool((got["beyond"] == 7).all()))
             self.assertEqual(child.communicate(timeout=20)[0].splitlines(), ["step 1", "step 2", "step 3"])
             self.assertFalse(os.path.exists(address))
 

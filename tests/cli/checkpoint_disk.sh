@@ -27,9 +27,13 @@ grep -q "the checkpoint of step 2 was not saved: disk/.step-00000002.*safetensor
 # list, verify, remove
 run_of disk 1 --steps 2 --checkpoint disk --resume disk || { cat run-disk.txt; fail "the second save"; }
 [ "$(all_digests run-disk.json)" = "$reference" ] || fail "resumed"
-"$STOWAGE" state list disk | grep -q "disk/step-00000002 .* yes" || fail "list"
+"$STOWAGE" state list disk | grep -q " step-00000002 .* yes" || fail "list"
 mkdir disk/.step-00000007.0123456789abcdef.partial
 "$STOWAGE" state list disk --json | grep -q '"complete": false' || fail "an incomplete one"
+"$STOWAGE" state list "$PWD/disk" >list.txt
+grep -q " .step-00000007.0123456789abcdef.partial " list.txt || { cat list.txt; fail "a name is cut"; }
+tr -s ' \n' ' ' <list.txt | grep -q "3 checkpoints in $PWD/disk. To remove those that are not complete: stowage state remove $PWD/disk" ||
+    { cat list.txt; fail "the folder"; }
 expect 0 "1 of 3 checkpoints removed; to remove one that is complete, name its folder" "$STOWAGE" state remove disk
 # folders of other programs have such names, too; links lead elsewhere
 mkdir -p disk/step-00000099 precious

@@ -42,7 +42,7 @@ convert() { "$STOWAGE" convert "$@" >convert.txt 2>&1 || { cat convert.txt; fail
 printf '{"a": 1}\n' >moe/tokenizer.json
 convert saves-tiny -o out-tiny --like tiny
 convert saves-tiny/step-00000001 -o out-first --like tiny
-convert saves-moe -o out-moe --like moe --shard-size 1MiB
+convert saves-moe -o out-moe --like moe --shard-size 1MB
 convert saves-moe -o out-master --like moe --shard-size 2MiB --from master
 convert saves-moe -o out-rounded --like moe --from master --dtype bf16
 convert saves-moe -o out-half --like moe --dtype fp16
@@ -176,7 +176,7 @@ expect 2 "out-link: found a link" "$STOWAGE" convert saves-tiny -o out-link
 expect 2 "expected -o FOLDER" "$STOWAGE" convert saves-tiny
 expect 2 "\-\-dtype: found \"int8\", expected bf16, fp32 or fp16" "$STOWAGE" convert saves-tiny -o out-no --dtype int8
 expect 2 "\-\-from: found \"adam\"" "$STOWAGE" convert saves-tiny -o out-no --from adam
-expect 2 "\-\-shard-size: found 4096, expected at least 1 MiB" "$STOWAGE" convert saves-tiny -o out-no --shard-size 4096
+expect 2 "\-\-shard-size: found 4096, expected at least 1 MB" "$STOWAGE" convert saves-tiny -o out-no --shard-size 4096
 expect 2 "\-\-shard-size" "$STOWAGE" convert saves-tiny -o out-no --shard-size many
 expect 3 "found no checkpoint" "$STOWAGE" convert tiny -o out-no
 expect 3 "holds no master weights" "$STOWAGE" convert saves-fp32 -o out-no --from master

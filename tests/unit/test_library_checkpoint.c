@@ -180,15 +180,26 @@ static void save_all(job *j, uint64_t step, uint32_t keep) {
     CU_ASSERT_EQUAL(complete, 1);
 }
 
-static stw_status_t load_rank(job *j, uint32_t rank, const char *path) {
+/* Components [0, end) */
+static stw_status_t load_some(job *j, uint32_t rank, const char *path, uint32_t end) {
     stw_save_source_t targets[TENSORS * KINDS];
     stw_checkpoint_t *checkpoint = NULL;
     stw_status_t status = stw_open_checkpoint(path, &checkpoint, error);
-    const uint32_t n = sources_of(j, rank, targets);
+    uint32_t n = sources_of(j, rank, targets);
+    for (uint32_t i = n; i-- > 0;)
+        for (uint32_t k = end; k < KINDS; k++)
+            if (strcmp(targets[i].component, kinds[k]) == 0) {
+                targets[i] = targets[--n];
+                break;
+            }
     if (status == STOWAGE_OK)
         status = stw_load_checkpoint(checkpoint, j->saved[rank], targets, n, error);
     stw_free_checkpoint(checkpoint);
     return status;
+}
+
+static stw_status_t load_rank(job *j, uint32_t rank, const char *path) {
+    return load_some(j, rank, path, KINDS);
 }
 
 static void check(const job *j) {
@@ -344,10 +355,10 @@ static void flip(const char *path, uint64_t offset, int bit) {
     (void)close(fd);
 }
 
-/* All ranks of a job read; the first that refuses names the file. */
-static bool is_refused(job *j, const char *folder, const char *word) {
+/* All ranks of a job read components [0, end); the first that refuses names the file. */
+static bool is_refused(job *j, const char *folder, uint32_t end, const char *word) {
     for (uint32_t r = 0; r < j->world; r++) {
-        const stw_status_t status = load_rank(j, r, folder);
+        const stw_status_t status = load_some(j, r, folder, end);
         if (status == STOWAGE_OK) continue;
         const bool named = strstr(stw_get_error_text(error), word) != NULL;
         if (!named) fprintf(stderr, "%s: %s\n", word, stw_get_error_text(error));
@@ -375,7 +386,8 @@ static void flips_are_named(void) {
         CU_ASSERT_EQUAL_FATAL(stat(path, &info), 0);
         const uint64_t offset = (state >> 33) % (uint64_t)info.st_size;
         flip(path, offset, (int)(state >> 20 & 7));
-        CU_ASSERT(is_refused(&reader, folder, path + strlen(folder) + 1));
+        const uint32_t end = (uint32_t)(i / files.n) % (KINDS + 1); /* what is left out, too */
+        CU_ASSERT(is_refused(&reader, folder, end, path + strlen(folder) + 1));
         flip(path, offset, (int)(state >> 20 & 7));
     }
     for (uint32_t r = 0; r < 2; r++) library_ok(load_rank(&reader, r, folder), "whole again");
@@ -401,15 +413,15 @@ static void torn_and_swapped(void) {
         const char *name = strrchr(files.names[i], '/') + 1;
         snprintf(other, sizeof other, "saves/step-00000002/%s", name);
         CU_ASSERT_EQUAL(rename(other, "kept"), 0);
-        CU_ASSERT(is_refused(&j, "saves/step-00000002", name)); /* missing */
+        CU_ASSERT(is_refused(&j, "saves/step-00000002", KINDS, name)); /* missing */
         CU_ASSERT_EQUAL(link(files.names[i], other), 0);
         const bool same = strncmp(name, "model", 5) == 0; /* parameters have not changed */
-        if (!same) CU_ASSERT(is_refused(&j, "saves/step-00000002", "step-00000002"));
+        if (!same) CU_ASSERT(is_refused(&j, "saves/step-00000002", KINDS, "step-00000002"));
         CU_ASSERT_EQUAL(unlink(other), 0);
         CU_ASSERT_EQUAL(rename("kept", other), 0);
         CU_ASSERT_EQUAL(stat(other, &info), 0);
         CU_ASSERT_EQUAL(truncate(other, info.st_size - 1), 0);
-        CU_ASSERT(is_refused(&j, "saves/step-00000002", name)); /* torn */
+        CU_ASSERT(is_refused(&j, "saves/step-00000002", KINDS, name)); /* torn */
         save_all(&j, 2, 0);
     }
     list_files("saves/step-00000002", &others);
@@ -453,6 +465,33 @@ static void mistakes_are_named(void) {
     close_job(&j);
 }
 
+/* Headers alone are read, and nothing is changed. */
+static void what_does_not_match(void) {
+    static const char *const fewer[KINDS] = {"BF16", NULL, "F32", "BF16"}, *const half[KINDS] = {
+                                                                               "F16", NULL, "F32",
+                                                                               "F32"};
+    job j, other;
+    stw_checkpoint_t *checkpoint = NULL;
+    remove_folder("saves");
+    open_job(&j, 2, 0, fewer, true);
+    save_all(&j, 1, 0);
+    library_ok(stw_open_checkpoint("saves", &checkpoint, error), "open");
+    open_job(&other, 1, 0, usual, true); /* its master is made of the parameters */
+    library_ok(stw_check_checkpoint(checkpoint, other.saved[0], error), "check");
+    close_job(&other);
+    open_job(&other, 1, 0, half, true);
+    library_refused(stw_check_checkpoint(checkpoint, other.saved[0], error), STOWAGE_NOT_BUILT_IN,
+                    "found BF16 in the checkpoint, which is not converted to F16");
+    library_refused(load_rank(&other, 0, "saves"), STOWAGE_NOT_BUILT_IN, "not converted");
+    for (uint32_t i = 0; i < other.n_pieces; i++)
+        for (uint64_t e = 0; e < volume(&other.pieces[i]); e++)
+            CU_ASSERT_EQUAL(load("F32", other.memory[i][2], e),
+                            value_of(2, other.pieces[i].tensor, element_of(&other.pieces[i], e)));
+    close_job(&other);
+    stw_free_checkpoint(checkpoint);
+    close_job(&j);
+}
+
 static void an_error(void) {
     error = stw_new_error();
     CU_ASSERT_PTR_NOT_NULL_FATAL(error);
@@ -464,4 +503,5 @@ STW_TEST_MAIN("checkpoints of a job", {"an error", an_error},
               {"old ones go", old_ones_go}, {"a full disk", full_disk},
               {"200 flips are named", flips_are_named},
               {"torn, missing and swapped files are named", torn_and_swapped},
+              {"what does not match", what_does_not_match},
               {"mistakes are named", mistakes_are_named})

@@ -85,6 +85,7 @@ class AdamW(torch.optim.Optimizer):
         self._norm: Optional[Tuple[float, float]] = None
         self._pending: Optional[Dict[str, Any]] = None
         self._loaded = False  # masters that were not compared with the parameters yet
+        self._torn: Optional[str] = None  # what failed in Checkpoint.load
         given = local_plan.Settings(settings.gpu_memory(gpu_memory) or 0, None, settings.bucket(bucket), settings.depth(depth),
                                     settings.moments(moments) or "fp32")
         if plan is not None and (gpu_memory != 0 or any(o is not None for o in [bucket, depth, moments])):
@@ -276,6 +277,7 @@ class AdamW(torch.optim.Optimizer):
 
     def _step(self) -> None:
         with self._turn():
+            self._check_whole()
             on_cuda = any(p.is_cuda for group in self.param_groups for p in group["params"][:1])
             if on_cuda and torch.cuda.is_current_stream_capturing():
                 raise _native.Error("stowage.torch.AdamW cannot be captured in a CUDA graph: leave step() out of it")
@@ -316,6 +318,10 @@ class AdamW(torch.optim.Optimizer):
                 part.set_step(part.step + 1)
             self._norm = None
             self._overlap.begin(self._parts, of_params, stream)
+
+    def _check_whole(self) -> None:
+        if self._torn is not None:
+            raise _native.Error(f"{self._torn}; expected a load that succeeds, or load_state_dict of both, the optimizer's last")
 
     def _check_replaced(self) -> None:
         model = self._model() if self._model is not None else None
@@ -397,6 +403,7 @@ class AdamW(torch.optim.Optimizer):
         for hook in getattr(self, "_optimizer_state_dict_pre_hooks", {}).values():
             hook(self)
         with self._turn():
+            self._check_whole()
             self._overlap.land()
             if self._pending is not None:
                 return self._pending
@@ -425,6 +432,7 @@ class AdamW(torch.optim.Optimizer):
                 self._loaded = True
             for group, loaded in zip(self.param_groups, groups):
                 group.update(loaded)
+            self._torn = None
         for hook in getattr(self, "_optimizer_load_state_dict_post_hooks", {}).values():
             hook(self)
 

@@ -206,6 +206,8 @@ class Slice:
             if first[d] + count[d] > n and self.pad:
                 count[d] = max(n - first[d], 0)
                 into = into.narrow(d, 0, count[d])
+                if count[d] == 0:
+                    return None
         if any(f + c > n for f, c, n in zip(first, count, shape)):
             raise _native.Error(f"{self.name}: the receiver wants {show((first, size))}, the sender has shape {tuple(shape)}")
         if self.first is None and not self.pad and size != tuple(shape):
@@ -224,7 +226,8 @@ class Want(NamedTuple):
 
 def column_slice(name: str, into: torch.Tensor, rank: int, *, dim: int = 0, pad: bool = False) -> Slice:
     """The slice of a column-parallel linear layer or an embedding: rows rank * n to (rank + 1) * n of `name`, n being the rows
-    of `into`. Replicated heads: the same rank for several receivers."""
+    of `into`. Replicated heads: the same rank for several receivers. pad=True: rows beyond the sender's, of a vocabulary that
+    the engine pads, keep their values."""
     first = [0] * into.dim()
     first[dim] = rank * into.shape[dim]
     return Slice(name, into, first, pad)

@@ -136,6 +136,7 @@ class Checkpoint:
         self.wait()
         optimizer = self._optimizer
         with torch.no_grad(), optimizer._turn():
+            optimizer._check_whole()
             optimizer._overlap.land()
             optimizer._match_masters()
             own = self._optimizer_step()
@@ -160,8 +161,10 @@ class Checkpoint:
     def load(self, step: Optional[int] = None) -> Optional[int]:
         """Go on from a checkpoint, None: from the newest complete one. Sets parameters, buffers, the optimizer's state and its
         groups' settings. All ranks call it. Returns the checkpoint's step; None if the folder has no complete checkpoint and no step is
-        named. Newer folders that are not complete are passed over with a warning. Every byte is verified first:
-        an error names what is damaged or missing, or what the model lacks, and changes nothing."""
+        named. Newer folders that are not complete are passed over with a warning. What is missing, or what the model lacks, is an
+        error that changes nothing. Every byte is read once, and verified before it is used, so that a damaged one is found when a
+        part is loaded: an error names it, and the newest older checkpoint, if there is one. It costs a second load then:
+        load(step). Until a load succeeds, or the optimizer's load_state_dict, step(), save() and state_dict() are refused."""
         self._saved.check_open()
         self.wait()
         found = self._group.exchange(lambda: self._find(step))
@@ -181,16 +184,40 @@ class Checkpoint:
                 for part in self._optimizer._parts:
                     if part.native is not None:
                         part.native.finish()
-                steps = self._group.exchange(lambda: self._verify(stored))
-                self._group.exchange(lambda: stored.load(self._saved, self._places(True)))
-                for part in self._optimizer._parts:
-                    part.set_step(steps[0])
-                self._optimizer._loaded = False  # these masters are of these parameters
-                for group, saved in zip(self._optimizer.param_groups, json.loads(stored.terms[GROUPS])):
-                    group.update({k: _like(group.get(k), v) for k, v in saved.items() if k not in _OWN})
+                steps = self._group.exchange(lambda: self._check(stored))
+                self._take(stored, steps[0])
             return stored.step
         finally:
             stored.close()
+
+    def _take(self, stored: Stored, step: int) -> None:
+        """From here on an error leaves the state torn."""
+        optimizer = self._optimizer
+        optimizer._torn = f"{stored.path}: its load failed, and model and optimizer hold a part of it"
+        try:
+            self._group.exchange(lambda: stored.load(self._saved, self._places(True)))
+        except _native.Error as error:
+            older = self._older(stored)
+            raise _native.Error(f"{error}. Model and optimizer hold a part of it; " + (
+                "no older checkpoint is complete" if older is None else f"load({older}) takes the newest older checkpoint"),
+                error.status, error.native) from None
+        for part in optimizer._parts:
+            part.set_step(step)
+        for group, saved in zip(optimizer.param_groups, json.loads(stored.terms[GROUPS])):
+            group.update({k: _like(group.get(k), v) for k, v in saved.items() if k not in _OWN})
+        optimizer._loaded = False  # these masters are of these parameters
+        optimizer._torn = None
+
+    def _older(self, stored: Stored) -> Optional[int]:
+        """The step of the newest complete checkpoint that is older."""
+        steps = [int(name[5:]) for name in os.listdir(self.folder) if re.fullmatch(r"step-\d{8,}", name)]
+        for step in sorted((n for n in steps if n < stored.step), reverse=True):
+            try:
+                Stored(os.path.join(self.folder, f"step-{step:08d}")).close()
+                return step
+            except _native.Error:
+                pass
+        return None
 
     def _find(self, step: Optional[int]) -> Optional[Tuple[int, int]]:
         path = self.folder
@@ -213,10 +240,11 @@ class Checkpoint:
             match = _STEP.match(name)
             if match is not None:
                 path = os.path.join(self.folder, name)
-                found.append((int(match[1]), f"{path}: passed over: it is not complete: {_lacking(path)}. All ranks call save()"))
+                found.append((int(match[1]), f"{path}: passed over: it is not complete: {_lacking(path)}"))
         return found
 
-    def _verify(self, stored: Stored) -> int:
+    def _check(self, stored: Stored) -> int:
+        """Model, optimizer and checkpoint match; nothing is changed. Returns the optimizer's step in the checkpoint."""
         for key in [STEP, GROUPS]:
             if key not in stored.terms:
                 raise _native.Error(f"{stored.path}: found no {key}, expected a checkpoint of stowage.torch.Checkpoint")
@@ -224,7 +252,7 @@ class Checkpoint:
         if len(saved) != len(own):
             raise _native.Error(f"{stored.path}: found {len(saved)} parameter groups, the optimizer has {len(own)}")
         self._optimizer_step()
-        stored.load(self._saved, [])
+        stored.check(self._saved)
         with open(os.path.join(stored.path, "model.safetensors.index.json"), encoding="utf-8") as file:
             left = sorted(set(json.load(file)["weight_map"]).difference(self._names))
         if left:
@@ -254,8 +282,7 @@ class Checkpoint:
             move = _mover(shards[name], load)
             part, member = self._members.get(name, (None, None))
             alone = part is not None and self._master and "master" not in part.components
-            if not (alone and load):
-                out.append(Place(i, "params", copy=move))
+            out.append(Place(i, "params", copy=_drop if alone and load else move))
             if alone:
                 out.append(Place(i, "master", copy=move))
             if part is not None and member is not None:
@@ -281,12 +308,13 @@ def _lacking(path: str) -> str:
     """Whose part of a save is missing."""
     ended = sorted(int(name[5:-5]) for name in os.listdir(path) if re.fullmatch(r"rank-\d+\.done", name))
     if not ended:
-        return "no rank ended its save"
+        return "no rank ended its save before the run was stopped"
     with open(os.path.join(path, f"rank-{ended[0]:05d}.done"), encoding="utf-8") as file:
         world = re.search(r"^rank \d+ of (\d+)$", file.read(4096), re.MULTILINE)
     left = sorted(set(range(int(world[1]) if world else ended[-1] + 1)).difference(ended))
     shown = ", ".join(map(str, left[:5])) + (f" and {len(left) - 5} more" if left[5:] else "")
-    return f"rank {shown} did not end its save" if left else "its last rank did not rename it"
+    return f"rank {shown} did not end its save: it was stopped before, or did not call save(), which all ranks call" if left else (
+        "its last rank did not rename it")
 
 
 def _read_config(path: str) -> bytes:
@@ -348,6 +376,10 @@ def _mover(shard: torch.Tensor, load: bool) -> Callable[[int, int, int], None]:
         else:
             host.copy_(part)
     return move
+
+
+def _drop(first: int, elements: int, memory: int) -> None:
+    """A copy of what is verified alone."""
 
 
 def _plain(value: Any) -> Any:
