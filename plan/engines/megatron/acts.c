@@ -130,10 +130,16 @@ uint64_t stw_megatron_buffer_bytes(const stw_job *job) {
 #define TE_WORKSPACE_BYTES (32ull << 20)
 enum { TE_STREAMS = 4 };
 
-uint64_t stw_megatron_workspace_bytes(const stw_job *job) {
+static uint64_t workspace_bytes(const stw_job *job) {
     uint64_t n = stw_megatron_te(job) ? 1 : 0;
     if (stw_megatron_settings_of(job->run).grouped_gemm) n += TE_STREAMS;
     return stw_plus(stw_workspace_bytes(job) / 2, stw_times(n, TE_WORKSPACE_BYTES));
+}
+
+uint64_t stw_megatron_work_areas(const stw_job *job, const stw_megatron_params *params) {
+    const bool fuses = stw_megatron_fuses_grads(job) && !stw_megatron_has_lora(job->run);
+    const uint64_t dummies = fuses ? stw_megatron_dummy_grads(job, params) : 0;
+    return stw_plus(workspace_bytes(job), stw_times(dummies, compute_bytes(job)));
 }
 
 /* ---- dropout ---- */

@@ -4,7 +4,7 @@
 #ifndef STW_PLAN_MEGATRON_ACTS_H
 #define STW_PLAN_MEGATRON_ACTS_H
 
-#include "plan/engines/megatron/ranks.h"
+#include "plan/engines/megatron/params.h"
 
 /** One transformer block. */
 typedef struct stw_megatron_layer {
@@ -47,9 +47,9 @@ uint64_t stw_megatron_key_value_bytes(const stw_job *job, uint32_t group);
  * and back; 0 otherwise. */
 uint64_t stw_megatron_heads_sent_bytes(const stw_job *job, uint32_t group);
 
-/** Workspaces of products beside the one that the load leaves: cuBLAS's of the thread of the
- * backward, and TransformerEngine's own. */
-uint64_t stw_megatron_workspace_bytes(const stw_job *job);
+/** What products hold from the first forward on, beside the workspace that the load leaves: that of
+ * the thread of the backward, TransformerEngine's own and its dummy gradients. */
+uint64_t stw_megatron_work_areas(const stw_job *job, const stw_megatron_params *params);
 /** Do rotary embeddings turn query and key? */
 bool stw_megatron_turns(const stw_job *job);
 /** Do queries have a norm, and does their product make a gate of attention's output, too

@@ -21,7 +21,8 @@ enum { O = STW_LOCAL_OUT, I = STW_LOCAL_IN, W = STW_LOCAL_WEIGHT };
 
 enum { ROOT = FIRST, TO_X };
 
-static const stw_call_step norm_forward[] = {TAKE(OUT, O), TAKE(ROOT, STW_LOCAL_ROOT), LEAVE(ROOT), END};
+static const stw_call_step norm_forward[] = {
+    TAKE(OUT, O), TAKE(ROOT, STW_LOCAL_ROOT), LEAVE(ROOT), END};
 static const stw_call_step norm_backward[] = {
     TAKE(TO_X, O), DROP(GRAD), RELEASE(0), DROP(ROOT), ADD(TO_X, 0), END};
 
@@ -29,7 +30,8 @@ enum { TO_INPUT = FIRST, OWN, WEIGHT };
 
 static const stw_call_step make_out[] = {TAKE(OUT, O), END};
 static const stw_call_step product_backward[] = {
-    TAKE(TO_INPUT, I), TAKE(WEIGHT, W), DROP(GRAD), RELEASE(0), DROP(WEIGHT), ADD(TO_INPUT, 0), END};
+    TAKE(TO_INPUT, I), TAKE(WEIGHT, W), DROP(GRAD), RELEASE(0), DROP(WEIGHT), ADD(TO_INPUT, 0),
+    END};
 static const stw_call_step gathered_backward[] = {
     TAKE(TO_INPUT, I), TAKE(OWN, STW_LOCAL_OWN), TAKE(WEIGHT, W), DROP(TO_INPUT), DROP(GRAD),
     RELEASE(0), DROP(WEIGHT), ADD(OWN, 0), END};
@@ -48,7 +50,8 @@ enum { COSINE = FIRST, SINE, STRAIGHT, NEGATIVE, TURNED, SINES, SUM, ZEROS };
 static const stw_call_step rotary_forward[] = {
     TAKE(COSINE, STW_LOCAL_TABLE), TAKE(SINE, STW_LOCAL_TABLE), TAKE(STRAIGHT, O),
     TAKE(NEGATIVE, STW_LOCAL_HALF), TAKE(TURNED, O), DROP(NEGATIVE), TAKE(SINES, O), DROP(TURNED),
-    TAKE(SUM, O), DROP(STRAIGHT), DROP(SINES), TAKE(OUT, O), DROP(SUM), LEAVE(COSINE), LEAVE(SINE), END};
+    TAKE(SUM, O), DROP(STRAIGHT), DROP(SINES), TAKE(OUT, O), DROP(SUM), LEAVE(COSINE), LEAVE(SINE),
+    END};
 static const stw_call_step rotary_backward[] = {
     TAKE(SINES, O), DROP(SINE), TAKE(NEGATIVE, STW_LOCAL_HALF), TAKE(TURNED, O), DROP(NEGATIVE),
     DROP(SINES), TAKE(STRAIGHT, O), DROP(GRAD), DROP(COSINE), DROP(STRAIGHT), TAKE(ZEROS, O),

@@ -421,3 +421,15 @@ uint64_t stw_megatron_dummy_grads(const stw_job *job, const stw_megatron_params 
     }
     return elements;
 }
+
+uint64_t stw_megatron_part_of_chunk(const stw_megatron_params *params, uint32_t chunk,
+                                    bool expert) {
+    const uint64_t all = expert ? params->expert : params->dense;
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < params->n; i++) {
+        const stw_megatron_param *p = &params->list[i];
+        if (p->expert == expert && p->chunk == chunk) n = stw_plus(n, p->numel);
+    }
+    uint64_t in = expert ? params->expert_padded : params->dense_padded;
+    return all > 0 ? (uint64_t)((double)in * ((double)n / (double)all) + 0.5) : 0;
+}

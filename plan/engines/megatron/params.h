@@ -53,6 +53,9 @@ bool stw_megatron_is_hybrid(const stw_job *job);
 bool stw_megatron_offloads(const stw_job *job);
 uint64_t stw_megatron_offloaded(const stw_job *job, const stw_megatron_params *shard, bool expert);
 
+/** Elements of the buffer of a model chunk, of dense parameters or experts; its share of all
+ * padding, too. */
+uint64_t stw_megatron_part_of_chunk(const stw_megatron_params *params, uint32_t chunk, bool expert);
 /** Elements of TransformerEngine's dummy gradients: one for each shape of a weight whose gradient
  * its products add to the main gradient themselves; they stay (transformer_engine/pytorch/module/
  * base.py, get_dummy_wgrad). */

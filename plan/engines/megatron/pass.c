@@ -743,8 +743,8 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
     stw_park_before_forward(b);
     const uint32_t from = b->program->n_ops;
     for (uint32_t i = 0; i < p.n; i++) p.layers[i].again = STW_NO_EXTENT;
-    stw_extent workspace =
-        stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_work_areas(b->job, state));
+    stw_extent workspace = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU,
+                                     stw_megatron_work_areas(b->job, &state->params));
     stw_extent gathered =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_buffer_bytes(b->job));
     stw_extent sent = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent_bytes(&p));

@@ -249,6 +249,7 @@ void stw_megatron_pass_tensors(stw_builder *b, const stw_megatron_state *state, 
     if (!state->traced || b->status != STW_STATUS_OK || !begin(&s)) return;
     stw_tensors_instead(b, first_op);
     stw_tensor_take_as(b, state->lasting + BUFFER, 0, stw_megatron_buffer_bytes(b->job));
-    stw_tensor_take_as(b, state->lasting + WORKSPACE, 0, stw_megatron_work_areas(b->job, state));
+    stw_tensor_take_as(b, state->lasting + WORKSPACE, 0,
+                       stw_megatron_work_areas(b->job, &state->params));
     run(&s);
 }

@@ -28,7 +28,6 @@
 #include "plan/engines/megatron/deepep.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/fsdp_pass.h"
-#include "plan/engines/megatron/lora.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/parking.h"
 #include "plan/engines/megatron/pass_tensors.h"
@@ -163,17 +162,6 @@ static void lock_copies(stw_builder *b, const stw_megatron_state *s) {
                  made.bytes - stw_min_u64(made.bytes, used));
 }
 
-uint64_t stw_megatron_part_of_chunk(const stw_megatron_state *s, uint32_t chunk, bool expert) {
-    const uint64_t all = expert ? s->params.expert : s->params.dense;
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < s->params.n; i++) {
-        const stw_megatron_param *p = &s->params.list[i];
-        if (p->expert == expert && p->chunk == chunk) n = stw_plus(n, p->numel);
-    }
-    uint64_t in = expert ? s->params.expert_padded : s->params.dense_padded;
-    return all > 0 ? (uint64_t)((double)in * ((double)n / (double)all) + 0.5) : 0;
-}
-
 /* How much more there is at once than parameters and gradients, while the buffers are made. */
 static uint64_t moving_bytes(const stw_job *job, const stw_megatron_state *s) {
     const uint64_t p = element(job, STW_COMPONENT_PARAMS), g = element(job, STW_COMPONENT_GRADS);
@@ -183,7 +171,7 @@ static uint64_t moving_bytes(const stw_job *job, const stw_megatron_state *s) {
     if (stw_megatron_is_fsdp(job->run)) return 0;
     for (uint32_t chunk = 0; chunk < job->run->parallel.vpp; chunk++) {
         for (int e = 0; e < 2; e++) {
-            uint64_t part = stw_megatron_part_of_chunk(s, chunk, e == 1);
+            uint64_t part = stw_megatron_part_of_chunk(&s->params, chunk, e == 1);
             grads = stw_plus(grads, stw_times(part, g));
             most = stw_max_u64(most, stw_plus(grads, stw_times(part, p)));
         }
@@ -221,14 +209,6 @@ static void make_fsdp_buffers(stw_builder *b, const stw_megatron_state *s, uint6
     stw_extent more =
         stw_alloc(b, STW_COMPONENT_PARAMS, STW_TIER_GPU, most > weights ? most - weights : 0);
     stw_free(b, STW_COMPONENT_PARAMS, STW_TIER_GPU, more);
-}
-
-uint64_t stw_megatron_work_areas(const stw_job *job, const stw_megatron_state *s) {
-    const uint64_t dummies = stw_megatron_fuses_grads(job) && !stw_megatron_has_lora(job->run)
-                                 ? stw_megatron_dummy_grads(job, &s->params)
-                                 : 0;
-    return stw_plus(stw_megatron_workspace_bytes(job),
-                    stw_times(dummies, element(job, STW_COMPONENT_PARAMS)));
 }
 
 void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
@@ -464,7 +444,8 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
         stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, at, s->host_acts_rounding);
     }
     const uint32_t from = stw_tensors_begin(b);
-    stw_extent workspace = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_work_areas(job, s));
+    stw_extent workspace =
+        stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_work_areas(job, &s->params));
     stw_extent gathered = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_buffer_bytes(job));
     if (s->traced) stw_tensors_instead(b, from); /* they stay from the forward on */
     stw_extent pools =

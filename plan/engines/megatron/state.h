@@ -26,11 +26,6 @@ STW_MUST_USE stw_status stw_megatron_regions(const stw_job *job, stw_layout *lay
 /** Slot of stw_engine: the part that the CPU updates. */
 const stw_cpu_rate *stw_megatron_cpu_rate(const stw_job *job);
 double stw_megatron_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes);
-/** Elements of the buffer of a model chunk, of dense parameters or experts; its share of all
- * padding, too. */
-uint64_t stw_megatron_part_of_chunk(const stw_megatron_state *s, uint32_t chunk, bool expert);
-/** What products hold from the first forward on: workspaces, dummy gradients. */
-uint64_t stw_megatron_work_areas(const stw_job *job, const stw_megatron_state *state);
 /** The load: model, buffers, optimizer. */
 void stw_megatron_build_load(stw_builder *b, stw_megatron_state *state);
 /** Reduction of the gradients of one of `parts` of the model among data-parallel ranks, or

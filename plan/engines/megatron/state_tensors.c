@@ -22,7 +22,7 @@ static bool are_known(const stw_builder *b, const stw_megatron_state *s) {
 static void make_buffers(stw_builder *b, const stw_megatron_state *s, uint32_t chunk, bool expert,
                          uint32_t params) {
     const bool maps = stw_megatron_settings_of(b->job->run).distributed_optimizer;
-    const uint64_t n = stw_megatron_part_of_chunk(s, chunk, expert);
+    const uint64_t n = stw_megatron_part_of_chunk(&s->params, chunk, expert);
     if (maps) (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_PARAMS)));
     (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_GRADS)));
     for (uint32_t i = s->params.n; maps && i-- > 0;)

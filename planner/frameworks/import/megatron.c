@@ -456,7 +456,8 @@ static void set_attention(stw_reading *r) {
                                stw_reading_is_set(r, "no-masked-softmax-fusion") &&
                                    (stw_reading_is_set(r, "attention-softmax-in-fp32") ||
                                     stw_reading_is_set(r, "apply-query-key-layer-scaling")));
-    if (stw_reading_is_set(r, "no-gradient-accumulation-fusion") && !local)
+    if (stw_reading_is_set(r, "no-gradient-accumulation-fusion") &&
+        !stw_reading_is_set(r, "gradient-accumulation-fusion") && !local)
         stw_reading_set(r, "megatron.gradient_accumulation_fusion", "false");
     if (!local && stw_reading_count(r, "num-experts", 0) > 0)
         stw_reading_set_switch(r, "megatron.grouped_gemm",

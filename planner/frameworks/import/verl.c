@@ -525,14 +525,12 @@ static void pass_settings(stw_reading *r, stw_reading *to) {
         {"moe-grouped-gemm", "true"},
         {"moe-token-dispatcher-type", "alltoall"},
         {"transformer-impl", "transformer_engine"},
+        {"no-gradient-accumulation-fusion", "true"}, /* model_parallel_config.py */
     };
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         pass(r, to, fixed[i][0], fixed[i][1]);
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
         pass(r, to, pairs[i][1], value(r, pairs[i][0], pairs[i][2]));
-    /* megatron/core/model_parallel_config.py: off, unless asked for */
-    pass(r, to, "no-gradient-accumulation-fusion",
-         is_on(r, OVERRIDES "gradient_accumulation_fusion", false) ? "false" : "true");
     pass_overrides(r, to, OVERRIDES);
     pass_overrides(r, to, OPTIMIZER);
     pass_overrides(r, to, DDP);
