@@ -2,6 +2,7 @@
 #include "plan/engines/deepspeed/fetch.h"
 
 #include "core/checked.h"
+#include "plan/engines/block_work.h"
 #include "plan/engines/deepspeed/calls.h"
 #include "plan/engines/deepspeed/swap.h"
 
@@ -311,6 +312,15 @@ void stw_fetch_next(stw_fetch *f, uint32_t block) {
     take_from_queue(f, tensor);
     prefetch(f);
     f->step++;
+}
+
+uint32_t stw_fetch_compute(stw_fetch *f, stw_op_kind kind, uint32_t block, const stw_work *work) {
+    stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, block);
+    op.component = STW_COMPONENT_ACTIVATIONS;
+    op.from = op.to = STW_TIER_GPU;
+    stw_op_set_work(f->z->b, &op, work);
+    op.after[0] = f->needed;
+    return stw_append(f->z->b, op);
 }
 
 /* ---- releasing ---- */

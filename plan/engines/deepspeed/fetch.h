@@ -47,6 +47,8 @@ void stw_fetch_enter(stw_fetch *f, uint32_t block);
 void stw_fetch_next(stw_fetch *f, uint32_t block);
 /** The uses that were fetched last, so many, have ended. */
 void stw_fetch_release(stw_fetch *f, uint32_t n);
+/** Append a computation of a block, which waits for what was fetched so far. @return it */
+uint32_t stw_fetch_compute(stw_fetch *f, stw_op_kind kind, uint32_t block, const stw_work *work);
 /** Everything goes (stage3.py, step calls _partition_all_parameters). */
 void stw_fetch_end(stw_fetch *f);
 

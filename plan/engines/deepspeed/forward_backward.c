@@ -54,12 +54,7 @@ static void drop(pass *p, stw_component component, stw_extent *extent) {
 }
 
 static void compute(pass *p, stw_op_kind kind, uint32_t block, const stw_work *work) {
-    stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, block);
-    op.component = STW_COMPONENT_ACTIVATIONS;
-    op.from = op.to = STW_TIER_GPU;
-    stw_op_set_work(p->b, &op, work);
-    op.after[0] = p->fetch.needed;
-    p->worked = stw_append(p->b, op);
+    p->worked = stw_fetch_compute(&p->fetch, kind, block, work);
 }
 
 /* ---- forward ---- */

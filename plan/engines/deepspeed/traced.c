@@ -12,11 +12,6 @@
 #include "plan/engines/deepspeed/parts.h"
 #include "plan/program/blocks.h"
 
-typedef struct made {
-    uint32_t tensor;
-    stw_extent grad;
-} made;
-
 typedef struct pass {
     stw_zero *z;
     stw_builder *b;
@@ -25,8 +20,8 @@ typedef struct pass {
     stw_fetch fetch;
     stw_grads grads;
     stw_act *acts; /* [n_blocks] */
-    made *made;    /* [n_made] gradients that autograd has made and not accumulated */
-    uint32_t n_made;
+    uint32_t made; /* the tensor whose gradient autograd has made and not accumulated */
+    stw_extent grad;
     uint32_t block, head, worked;
     stw_extent tied; /* the head's part of a shared embedding's gradient */
 } pass;
@@ -43,12 +38,7 @@ static bool is_transformer(const pass *p, uint32_t block) {
 static void tensors(pass *p) { stw_tensors_instead(p->b, stw_tensors_begin(p->b)); }
 
 static void compute(pass *p, stw_op_kind kind, uint32_t block, const stw_work *work) {
-    stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, block);
-    op.component = STW_COMPONENT_ACTIVATIONS;
-    op.from = op.to = STW_TIER_GPU;
-    stw_op_set_work(p->b, &op, work);
-    op.after[0] = p->fetch.needed;
-    p->worked = stw_append(p->b, op);
+    p->worked = stw_fetch_compute(&p->fetch, kind, block, work);
 }
 
 /* ---- gradients ---- */
@@ -59,16 +49,16 @@ static stw_extent alloc_grad(pass *p, uint32_t tensor) {
 }
 
 /* A shared embedding has the head's gradient first; the sum with its own is made beside both. */
-static bool is_half(pass *p, made *m) {
-    if (m->tensor != stw_zero_embedding(p->z)) return false;
+static bool is_half(pass *p) {
+    if (p->made != stw_zero_embedding(p->z)) return false;
     if (p->tied.bytes == 0) {
-        p->tied = m->grad;
+        p->tied = p->grad;
         return true;
     }
-    const stw_extent sum = alloc_grad(p, m->tensor);
-    stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, m->grad);
+    const stw_extent sum = alloc_grad(p, p->made);
+    stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, p->grad);
     stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, p->tied);
-    m->grad = sum;
+    p->grad = sum;
     return false;
 }
 
@@ -76,16 +66,16 @@ static bool is_half(pass *p, made *m) {
 static void accumulate(pass *p) {
     p->grads.block = p->block;
     p->grads.worked = p->worked;
-    for (uint32_t i = 0; i < p->n_made; i++)
-        if (!is_half(p, &p->made[i])) stw_grads_take(&p->grads, p->made[i].tensor, p->made[i].grad);
-    p->n_made = 0;
+    if (p->grad.bytes > 0 && !is_half(p)) stw_grads_take(&p->grads, p->made, p->grad);
+    p->grad = STW_NO_EXTENT;
 }
 
 /* A call may stand for several functions, of which one after the other makes gradients. */
 static void make_grad(void *owner, uint32_t tensor) {
     pass *p = owner;
     accumulate(p);
-    p->made[p->n_made++] = (made){tensor, alloc_grad(p, tensor)};
+    p->made = tensor;
+    p->grad = alloc_grad(p, tensor);
 }
 
 /* ---- modules ---- */
@@ -215,8 +205,7 @@ static bool begin(pass *p, const stw_trace_hooks *hooks) {
     const stw_model *model = p->job->model;
     stw_pool *pool = p->b->program->pool;
     p->acts = stw_pool_array(pool, model->n_blocks, sizeof *p->acts);
-    p->made = stw_pool_array(pool, (size_t)model->n_tensors + 1, sizeof *p->made);
-    if (p->acts == NULL || p->made == NULL) {
+    if (p->acts == NULL) {
         p->b->status = stw_fail(p->b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
         return false;
     }
@@ -227,7 +216,12 @@ static bool begin(pass *p, const stw_trace_hooks *hooks) {
 }
 
 void stw_zero_build_traced(stw_zero *z) {
-    pass p = {.z = z, .b = z->b, .job = z->job, .tied = STW_NO_EXTENT, .worked = STW_OP_NONE};
+    pass p = {.z = z,
+              .b = z->b,
+              .job = z->job,
+              .tied = STW_NO_EXTENT,
+              .grad = STW_NO_EXTENT,
+              .worked = STW_OP_NONE};
     const stw_trace_hooks hooks = {&p, enter, leave, make_grad};
     const uint32_t n = z->job->model->n_blocks;
     const bool shares = z->job->model->tied_embeddings;

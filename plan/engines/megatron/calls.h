@@ -10,6 +10,7 @@
  * and gated attention, of selective recomputation, dropout, adapters, layers of TransformerEngine,
  * capacity and of other dispatchers than the all-to-all. */
 bool stw_local_is_known(const stw_job *job, uint32_t group);
+/** Of a group's layers. */
 void stw_local_calls(const stw_job *job, uint32_t group, stw_calls *out);
 /** Of the last stage: norm, head and loss. @param head out: the head's call */
 void stw_local_loss_calls(const stw_job *job, stw_calls *out, uint32_t *head);
