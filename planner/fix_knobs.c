@@ -289,6 +289,10 @@ static void add_choices(const adding *to) {
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
         if (choices[i].fixed) add(to, choices[i].key, "auto", "leaves the choice to the planner");
     const stw_engine *engine = stw_engine_of(run);
+    const bool risky = to->plan->verdict == STW_VERDICT_AT_RISK;
+    for (const stw_engine_fix *f = risky ? engine->risk_fixes : NULL; f != NULL && f->key != NULL;
+         f++)
+        add_word(to, f);
     for (const stw_engine_fix *f = engine->fixes; f != NULL && f->key != NULL; f++) add_word(to, f);
 }
 
