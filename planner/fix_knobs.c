@@ -402,7 +402,10 @@ static void add_ways(const adding *to) {
     add_knob(to, counted("parallel.dp_replicate",
                          "shards the state over more GPUs instead of replicating it", STW_KNOB_PART,
                          replicas, 1, parts_below(replicas, replicas)));
-    add(to, "loss.fused", "true", "never holds all logits at once");
+    add_word(to, &(stw_engine_fix){.key = "loss.fused",
+                                   .value = "true",
+                                   .why = "never holds all logits at once",
+                                   .with = "loss.upcast=fp32"}); /* as fused kernels compute */
     stw_knob k =
         counted("batch.micro_batch", FEWER, STW_KNOB_PART, micro, 1, parts_below(micro, passes));
     k.reach = STW_REACH_BATCH;

@@ -108,6 +108,13 @@ for passes in 2 4; do
         [ "$passes $mini $all" = "4 ppo_mini_batch_size=128 train_batch_size=256" ] || fail "$passes micro batches: $mini $all"
 done
 
+# a fused loss that a search finds computes in fp32, as verl's does: its settings say the plan
+printf '%s data.max_prompt_length=1024 data.max_response_length=7168\n' "$(cat launch.sh)" >long.sh
+planned "$STOWAGE" plan --from verl:long.sh --model Qwen3-8B --cluster "$CLUSTER" --set nodes=1 --set parallel=auto -o first.json --emit verl:again.sh >notes.txt 2>err.txt
+grep -q '^+ actor_rollout_ref.model.use_fused_kernels true$' notes.txt || fail "no fused loss is found: $(cat notes.txt err.txt)"
+"$STOWAGE" plan --from verl:again.sh --model Qwen3-8B --cluster "$CLUSTER" --set nodes=1 -o second.json >/dev/null 2>&1
+[ "$(peaks first.json)" = "$(peaks second.json)" ] || fail "verl, parallel=auto: other bytes after a round trip"
+
 # an optimizer step that was left to the planner, and that torch does not have
 refused verl 'The plan that it can say, with --set optimizer.implementation=foreach, does not fit.*is streamed' --from verl:launch.sh --model Qwen3-8B --set node.gpus=2 \
     --set roles.0.gpu_memory_utilization=0.5 --set optimizer.implementation=auto
