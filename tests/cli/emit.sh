@@ -166,6 +166,17 @@ torch --set parallel.tp=2 --set park.moments=host >settings.py
 grep -q '^  parallel.tp: 2$' err.txt || fail "tensor parallelism is not named"
 grep -q '^  park.moments: host$' err.txt || fail "parking is not named"
 # layers are where the model's class has them; a list of tensors has no such names
+# what the module lacks stands in its docstring, and is a warning
+for limit in 'Qwen3-0.6B cp context' 'Qwen3-30B-A3B ep expert' 'Qwen3-0.6B tp tensor'; do
+    set -- $limit
+    "$STOWAGE" plan --model "$1" --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --set batch.seq_len=1024 --set "parallel.$2=2" --emit fsdp2:limit.py \
+        >/dev/null 2>err.txt || fail "$2: $(cat err.txt)"
+    grep -q "warning: --emit fsdp2: the plan has parallel.$2 2, and the module that is written has no $3 parallelism" err.txt || fail "$2: no warning: $(cat err.txt)"
+    sed '/^import/q' limit.py | grep -q "Limit: the plan has parallel.$2 2, and this module has no $3 parallelism" || fail "$2: no limit: $(head -20 limit.py)"
+    [ "$(grep -c 'Limit:' limit.py)" = 1 ] || fail "$2: other limits"
+    python3 -c 'import ast; ast.parse(open("limit.py").read())' || fail "$2: no Python"
+done
+
 layers_of() { "$STOWAGE" plan --model "$1" --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --emit fsdp2 2>/dev/null | grep '    lists = '; }
 at=$(layers_of GPT-2)
 [ "$at" = '    lists = [model.get_submodule(name) for name in ["transformer.h"]]' ] || fail "layers of GPT-2: $at"
