@@ -46,6 +46,7 @@ if command -v cmark-gfm >/dev/null 2>&1; then
         [ "$(grep -o '<img ' shown.html | wc -l)" = "$(grep -c '^!\[' "$file")" ] || fail "$file: pictures"
     done
 fi
+
 # memory over time: phases in the order of the table, in pictures and on pages
 "$STOWAGE" plan --model Qwen3-0.6B --cluster h100-80g-x8 --set engine=fsdp2 --set batch.seq_len=1024 -q -o ordered.json || fail "ordered: exit code $?"
 for suffix in txt md html; do "$STOWAGE" report --full ordered.json -o ordered.$suffix >/dev/null || fail "ordered.$suffix"; done
