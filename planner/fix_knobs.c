@@ -289,6 +289,10 @@ static void add_choices(const adding *to) {
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
         if (choices[i].fixed) add(to, choices[i].key, "auto", "leaves the choice to the planner");
     const stw_engine *engine = stw_engine_of(run);
+    const bool risky = to->plan->verdict == STW_VERDICT_AT_RISK;
+    for (const stw_engine_fix *f = risky ? engine->risk_fixes : NULL; f != NULL && f->key != NULL;
+         f++)
+        add_word(to, f);
     for (const stw_engine_fix *f = engine->fixes; f != NULL && f->key != NULL; f++) add_word(to, f);
 }
 
@@ -398,7 +402,10 @@ static void add_ways(const adding *to) {
     add_knob(to, counted("parallel.dp_replicate",
                          "shards the state over more GPUs instead of replicating it", STW_KNOB_PART,
                          replicas, 1, parts_below(replicas, replicas)));
-    add(to, "loss.fused", "true", "never holds all logits at once");
+    add_word(to, &(stw_engine_fix){.key = "loss.fused",
+                                   .value = "true",
+                                   .why = "never holds all logits at once",
+                                   .with = "loss.upcast=fp32"}); /* as fused kernels compute */
     stw_knob k =
         counted("batch.micro_batch", FEWER, STW_KNOB_PART, micro, 1, parts_below(micro, passes));
     k.reach = STW_REACH_BATCH;

@@ -167,8 +167,9 @@ uint32_t stw_mix_changes(const stw_plan *plan, const stw_mix *mix, stw_change *o
 bool stw_mix_go_on(stw_mix *mix);
 /** Returns the distance of a mix from the run. */
 double stw_mix_amount(const stw_mix *mix);
-/** List the knobs of a plan that does not fit, by reach: settings that restrict the planner, unused
- * memory, other ways to compute the same, then changes of the run's quality, then more machines. */
+/** List the knobs of a plan that does not fit or is at risk, by reach: settings that restrict the
+ * planner, unused memory, other ways to compute the same, then changes of the run's quality, then
+ * more machines. */
 void stw_knobs_of(const stw_plan *plan, stw_knobs *out);
 /** Make a knob that raises the limit of a resource in steps of GiB; false: the limit has no key. */
 bool stw_knob_of_limit(const stw_plan *plan, const char *resource, stw_knob *out);

@@ -246,9 +246,9 @@ stw_status stw_layout_apply(const stw_layout_list *l, uint32_t i, stw_run_spec *
                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
     char setting[STW_LAYOUT_SETTING], more[STW_LAYOUT_MOST_OWN][STW_LAYOUT_SETTING];
+    const uint32_t n = own_settings(l, i, more); /* by the run as it was, which `run` may be */
     for (int k = 0; k < STW_N_SEARCHES; k++)
         if (setting_of(l, i, k, setting)) STW_TRY(set(run, setting, err));
-    const uint32_t n = own_settings(l, i, more);
     for (uint32_t k = 0; k < n; k++) STW_TRY(set(run, more[k], err));
     run->search_all = false;
     run->searches.keys = 0;

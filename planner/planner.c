@@ -299,13 +299,17 @@ static stw_status solve_alone(const void *by, stw_plan *plan, double time_limit_
     return stw_planner_time(plan, options.simulate, err);
 }
 
+stw_fix_judge stw_planner_judge(const stw_planner_options *options) {
+    return (stw_fix_judge){solve_alone, options};
+}
+
 /* What binds, and what would help. */
 static stw_status explain(stw_solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(stw_planner_conflict(s->plan, s->cost, stw_solving_left_s(s), err));
     if (s->options->no_fixes) goto out;
     STW_TRY(stw_planner_limits(s->plan, stw_solving_left_s(s), err));
-    const stw_fix_judge judge = {solve_alone, s->options};
+    const stw_fix_judge judge = stw_planner_judge(s->options);
     const bool simulates = s->options->simulate != NULL &&
                            s->options->again != NULL; /* else no plan is the final one */
     STW_TRY(stw_planner_fix(s->plan, stw_solving_left_s(s), simulates ? &judge : NULL, err));

@@ -13,6 +13,7 @@
 #include "plan/spec/registry.h"
 #include "planner/clock.h"
 #include "planner/copies.h"
+#include "planner/safer.h"
 
 #define MOST_TURNS 32u
 #define MOST_TOLD 4u
@@ -400,6 +401,13 @@ static stw_status solve_and_turn(stw_plan *plan, const stw_planner_options *give
 }
 
 stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *given, stw_error *err) {
-    const stw_status status = solve_and_turn(plan, given, err);
-    return status == STW_STATUS_OK ? stw_planner_choose_copies(plan, given, err) : status;
+    stw_status status = STW_STATUS_OK;
+    stw_planner_options again = *given;
+    again.again = stw_planner_solve;
+    const stw_fix_judge judge = stw_planner_judge(&again);
+    STW_TRY(solve_and_turn(plan, given, err));
+    STW_TRY(stw_planner_choose_copies(plan, given, err));
+    STW_TRY(stw_planner_avoid_risk(plan, given, &judge, err));
+out:
+    return status;
 }

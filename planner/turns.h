@@ -6,6 +6,7 @@
 #define STW_PLANNER_TURNS_H
 
 #include "planner/planner.h"
+#include "planner/resolve.h"
 
 /** Plan the run as it is, without turns. Fixes are planned in the same way, so that a command with
  * a fix is not slower than the fix states. (planner.c) */
@@ -14,5 +15,8 @@ STW_MUST_USE stw_status stw_planner_solve_run(stw_plan *plan, const stw_planner_
 /** Simulate every kind of rank; a phase takes as long as the slowest kind. (planner.c) */
 STW_MUST_USE stw_status stw_planner_time(stw_plan *plan, stw_planner_simulate simulate,
                                          stw_error *err);
+/** The judge of fixes: plans with their changes as a command does. (planner.c)
+ * @param options must outlive it; `again` is set */
+stw_fix_judge stw_planner_judge(const stw_planner_options *options);
 
 #endif

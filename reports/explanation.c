@@ -71,17 +71,20 @@ static void put_phase(const writing *w) {
 static void put_bytes(const writing *w) {
     const stw_explanation *e = w->e;
     const stw_failure *f = e->failure;
+    const bool cache = f != NULL && f->kind == STW_FAILURE_CACHE_SHORT;
     stw_text line = STW_TEXT_INIT;
     const struct {
         const char *before, *after;
         uint64_t bytes;
-    } figures[] = {{"asked for ", "", f != NULL ? f->asked : STW_NOT_SAID},
-                   {"", " allocated", f != NULL ? f->allocated : STW_NOT_SAID},
-                   {"", " reserved and unused", f != NULL ? f->unused : STW_NOT_SAID},
-                   {"largest piece of it ", "", f != NULL ? f->largest_unused : STW_NOT_SAID},
-                   {"", " free on the GPU", f != NULL ? f->free : STW_NOT_SAID},
-                   {"", " may be taken", f != NULL ? f->allowed : STW_NOT_SAID},
-                   {"GPU ", "", f != NULL ? f->capacity : STW_NOT_SAID}};
+    } figures[] = {
+        {cache ? "one sequence needs " : "asked for ", "", f != NULL ? f->asked : STW_NOT_SAID},
+        {"", " allocated", f != NULL ? f->allocated : STW_NOT_SAID},
+        {"", " reserved and unused", f != NULL ? f->unused : STW_NOT_SAID},
+        {"largest piece of it ", "", f != NULL ? f->largest_unused : STW_NOT_SAID},
+        {"", cache ? " left for the KV cache" : " free on the GPU",
+         f != NULL ? f->free : STW_NOT_SAID},
+        {"", " may be taken", f != NULL ? f->allowed : STW_NOT_SAID},
+        {"GPU ", "", f != NULL ? f->capacity : STW_NOT_SAID}};
     if (f == NULL || e->on_host) return;
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
         if (said(figures[i].bytes))
@@ -94,14 +97,18 @@ static void put_bytes(const writing *w) {
 
 static void put_plan(const writing *w) {
     const stw_explanation *e = w->e;
-    char more[160] = "";
+    char more[160] = "", which[64] = "";
     if (!said(e->planned_bytes)) return;
     if (said(e->planned_reserved) && said(e->planned_allocated))
         snprintf(more, sizeof more, " (%s allocated, %s reserved)",
                  stw_word_gib(e->planned_allocated).text, stw_word_gib(e->planned_reserved).text);
+    if (e->planned_later)
+        snprintf(which, sizeof which, ", which makes %s",
+                 stw_component_name((stw_component)e->component));
+    else if ((int)e->planned_phase != e->phase)
+        snprintf(which, sizeof which, ", its highest phase");
     SAY(w, "The plan has %s%s per %s in %s%s, of %s.", stw_word_gib(e->planned_bytes).text, more,
-        e->on_host ? "node" : "GPU", stw_phase_name(e->planned_phase),
-        (int)e->planned_phase != e->phase ? ", its highest phase" : "",
+        e->on_host ? "node" : "GPU", stw_phase_name(e->planned_phase), which,
         stw_word_gib(e->planned_limit).text);
     if (said(e->planned_component) && e->component != STW_N_COMPONENTS)
         SAY(w, "Of these %s are %s.", stw_word_gib(e->planned_component).text,
@@ -171,6 +178,12 @@ static void put_change(const writing *w, const stw_explained_change *c, bool fir
     }
 }
 
+/* The message itself names the inference engine. */
+static bool is_of_inference(const stw_failure *f) {
+    return f->kind == STW_FAILURE_START || f->kind == STW_FAILURE_CACHE_NONE ||
+           f->kind == STW_FAILURE_CACHE_SHORT;
+}
+
 static void put_changes(const writing *w) {
     const stw_explanation *e = w->e;
     if (e->n_changes > 0)
@@ -180,10 +193,12 @@ static void put_changes(const writing *w) {
         put_change(w, &e->changes[i], i == 0);
     if (e->n_changes == 0 && e->n_advice > 0) SAY(w, "What to change:");
     for (uint32_t i = 0; i < e->n_advice; i++) stw_doc_item(w->out, w->format, "%s.", e->advice[i]);
-    if (e->plan_command != NULL && e->failure != NULL)
-        SAY(w, "A plan says by how much each change helps: %s%s, then stowage explain %s plan.json",
-            e->plan_command, e->program == NULL ? " (no known framework is in the stack)" : "",
-            e->found->file);
+    if (e->plan_command == NULL || e->failure == NULL) return;
+    SAY(w, "A plan says by how much each change helps: %s%s, then stowage explain %s plan.json",
+        e->plan_command,
+        e->program == NULL && !is_of_inference(e->failure) ? " (no known framework is in the stack)"
+                                                           : "",
+        e->found->file);
 }
 
 static void put_unknown(const writing *w) {

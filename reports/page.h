@@ -13,11 +13,14 @@
  * peaks, and of kinds with nearly equal peaks one. */
 enum { STW_PAGE_MOST_KINDS = 4 };
 
-/** Bytes by component of a kind of rank (GPU) or node (host), in the order of the program. */
+/** Bytes by component of a kind of rank (GPU) or node (host). Movements stand in the order of the
+ * phases, as in tables: a program has the first optimizer step before forward and backward, which
+ * it states with the bytes of later iterations. */
 typedef struct stw_memory_grid {
     const stw_page_item *item;
     stw_tier tier;
     const stw_program *base; /* whose movements are the stretches */
+    uint32_t *order;         /* [base->n_movements] the movement of each stretch, in a pool */
     const stw_page_track *track;
     char who[128];
     uint32_t buckets; /* of a stretch */
@@ -32,7 +35,7 @@ uint32_t stw_memory_pick(const stw_plan *plan, stw_tier tier, uint32_t picked[ST
 /** "figures": verdict, peaks and limits, seconds, placement, phases. */
 void stw_page_figures(const stw_plan *plan, const stw_plan_facts *facts, stw_json *json);
 /** "memory": bytes by component of the picked kinds of ranks (GPU) and nodes (host), in the order
- * of the program, as pairs of a number of buckets and the bytes that these have. Peaks are exact;
+ * of the phases, as pairs of a number of buckets and the bytes that these have. Peaks are exact;
  * what goes up and down within a bucket is not shown. @param buckets of a movement */
 STW_MUST_USE stw_status stw_page_memory(const stw_page_item *item, uint32_t buckets, stw_json *json,
                                         stw_error *err);

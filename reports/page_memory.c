@@ -73,6 +73,23 @@ static void add_movement(const grid *g, uint32_t kind, uint32_t m, uint32_t stre
     }
 }
 
+static uint32_t stretch_of(const grid *g, uint32_t movement) {
+    uint32_t i = 0;
+    while (g->order[i] != movement) i++;
+    return i;
+}
+
+/* By phase; movements of one phase stay in the order of the program. */
+static void order_movements(const stw_program *program, uint32_t *order) {
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        uint32_t at = m;
+        for (; at > 0 && program->movements[order[at - 1]].phase > program->movements[m].phase;
+             at--)
+            order[at] = order[at - 1];
+        order[at] = m;
+    }
+}
+
 /* Movements of other kinds go to the stretches of the same phase and role, in their order. */
 static void add_kind(const grid *g, uint32_t kind, uint64_t ranks) {
     const stw_program *program = g->item->plan->programs[kind];
@@ -86,21 +103,25 @@ static void add_kind(const grid *g, uint32_t kind, uint64_t ranks) {
                 g->base->movements[s].role_number != movement->role_number))
             s++;
         if (s == g->base->n_movements) continue;
-        add_movement(g, kind, m, s, ranks, &live);
+        add_movement(g, kind, m, stretch_of(g, s), ranks, &live);
         next = s + 1;
     }
 }
 
 static void put_stretches(const grid *g, const stw_peaks *shown, stw_json *json) {
+    double at_s = 0;
     stw_json_begin_array(json, "stretches");
-    for (uint32_t m = 0; m < g->base->n_movements; m++) {
-        const stw_movement *movement = &g->base->movements[m];
-        const stw_op_span span = span_of(g->base, g->track, m);
+    for (uint32_t i = 0; i < g->base->n_movements; i++) {
+        const stw_movement *movement = &g->base->movements[g->order[i]];
+        const stw_op_span of_program = span_of(g->base, g->track, g->order[i]);
+        const stw_op_span span = {at_s, at_s + of_program.end_s - of_program.start_s};
+        const bool known = isfinite(span.end_s);
         stw_json_begin_object(json, NULL);
         stw_json_string(json, "phase", stw_phase_name(movement->phase));
         stw_json_string(json, "role", movement->role);
-        stw_json_double(json, "start_s", span.start_s);
-        stw_json_double(json, "end_s", span.end_s);
+        stw_json_double(json, "start_s", known ? span.start_s : NAN);
+        stw_json_double(json, "end_s", known ? span.end_s : NAN);
+        if (known) at_s = span.end_s;
         if (shown != NULL && movement->role_number == 0)
             stw_json_u64(json, "reserved_bytes", shown->phase[movement->phase][g->tier].total);
         stw_json_end(json);
@@ -209,9 +230,11 @@ stw_status stw_memory_grid_make(const stw_page_item *item, stw_tier tier, uint32
                   .buckets = buckets};
     const size_t n = (size_t)out->base->n_movements * buckets * STW_N_COMPONENTS;
     out->bytes = stw_pool_array(pool, n, sizeof *out->bytes);
+    out->order = stw_pool_array(pool, out->base->n_movements, sizeof *out->order);
     bool *alone = stw_pool_array(pool, job->n_node_kinds, sizeof *alone);
-    if (out->bytes == NULL || alone == NULL)
+    if (out->bytes == NULL || out->order == NULL || alone == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    order_movements(out->base, out->order);
     if (node) alone[kind] = true;
     if (node)
         stw_job_nodes_words(job, alone, out->who, sizeof out->who);

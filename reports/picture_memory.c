@@ -111,20 +111,22 @@ static void put_areas(const chart *c, double *below) {
     }
 }
 
+static stw_phase phase_of(const chart *c, uint32_t stretch) {
+    return c->grid->base->movements[c->grid->order[stretch]].phase;
+}
+
 /* Phases that follow each other with their names, at most as many as have room. */
 static void put_phases(const chart *c) {
-    const stw_program *program = c->grid->base;
-    for (uint32_t m = 0, last; m < program->n_movements; m = last + 1) {
-        for (last = m; last + 1 < program->n_movements &&
-                       program->movements[last + 1].phase == program->movements[m].phase;)
-            last++;
+    const uint32_t n = c->grid->base->n_movements;
+    for (uint32_t m = 0, last; m < n; m = last + 1) {
+        for (last = m; last + 1 < n && phase_of(c, last + 1) == phase_of(c, m);) last++;
         const double from = x_of(c, (size_t)m * c->grid->buckets),
                      to = x_of(c, (size_t)(last + 1) * c->grid->buckets);
         stw_text_printf(c->out,
                         "<path stroke=\"#666\" stroke-dasharray=\"2 3\" d=\"M%.1f %.1fv%d\"/>\n",
                         from, c->y, HEIGHT);
         stw_text label = STW_TEXT_INIT;
-        const char *name = stw_phase_name(program->movements[m].phase);
+        const char *name = stw_phase_name(phase_of(c, m));
         const size_t room = (size_t)((to - from) / 6.2), length = strlen(name);
         stw_text_printf(&label, "%.*s%s",
                         (int)(length <= room ? length

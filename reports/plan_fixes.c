@@ -76,7 +76,9 @@ static void put_fix_table(const stw_section *s, bool at_risk) {
     stw_doc_heading(
         s->out, s->format,
         at_risk ? "Changes within limits, but at risk, smallest first (each row was planned)"
-                : "Changes that make the plan fit, smallest first (each row was planned)");
+        : plan->verdict == STW_VERDICT_AT_RISK
+            ? "Changes with which it fits without risk, fastest first (each row was planned)"
+            : "Changes that make the plan fit, smallest first (each row was planned)");
     stw_table_begin(&t, s->pool, heads, timed ? 4 : 2);
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
         const stw_fix *fix = &plan->fixes[i];

@@ -146,8 +146,11 @@ static void put_fixes_of(const stw_section *s, uint32_t told, bool at_risk) {
         const stw_fix *fix = &plan->fixes[i];
         if (fix->at_risk != at_risk) continue;
         if (n++ == 0)
-            stw_doc_line(s->out, s->format, "%s (smallest first; each was planned):",
-                         at_risk ? "Within limits, but at risk, with" : "It fits with");
+            stw_doc_line(s->out, s->format, "%s first; each was planned):",
+                         at_risk ? "Within limits, but at risk, with (smallest"
+                         : plan->verdict == STW_VERDICT_AT_RISK
+                             ? "It fits without risk with (fastest"
+                             : "It fits with (smallest");
         stw_fix_options(fix->changes, fix->n_changes, changes, sizeof changes);
         stw_fix_effect(fix, effect, sizeof effect);
         stw_doc_item(s->out, s->format, "%s%s%s", changes, effect[0] != '\0' ? ": " : "", effect);
@@ -175,7 +178,7 @@ static void put_limit(const stw_section *s) {
 
 static void put_fixes(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    if (plan->verdict != STW_VERDICT_DOES_NOT_FIT) return;
+    if (plan->verdict != STW_VERDICT_DOES_NOT_FIT && plan->n_fixes == 0) return;
     const uint32_t told = fixes_told(plan, s->brief ? BRIEF_LINES : FIX_LINES);
     put_fixes_of(s, told, false);
     put_fixes_of(s, told, true);
@@ -247,7 +250,8 @@ static void put_best_price(const stw_section *s) {
 /* Said where nothing else is: a reader looks for a change. */
 static void put_no_change(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    bool any = plan->verdict == STW_VERDICT_DOES_NOT_FIT || plan->turned != NULL;
+    bool any =
+        plan->verdict == STW_VERDICT_DOES_NOT_FIT || plan->turned != NULL || plan->n_fixes > 0;
     for (uint32_t i = 0; i < plan->n_alternatives; i++)
         any |= strcmp(plan->alternatives[i].rule, "plainness") != 0;
     for (uint32_t i = 0; i < plan->n_prices; i++) any |= plan->prices[i].seconds < 0;

@@ -128,12 +128,25 @@ static void add_no_text(const stw_plan *plan, stw_remarks *out) {
         (unsigned long long)all);
 }
 
+/* The key still says what a run removes and what settings are written; only its bytes are open. */
+static void add_unheld(const stw_plan *plan, stw_remarks *out) {
+    const stw_run_spec *run = &plan->run;
+    if (run->checkpoint.every == 0 || run->checkpoint.keep == 0 ||
+        plan->cluster.nvme.capacity_bytes > 0)
+        return;
+    add(out, false,
+        "The bytes of checkpoint.keep: %llu are not held to a disk, because node.nvme.capacity "
+        "is 0.",
+        (unsigned long long)run->checkpoint.keep);
+}
+
 void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw_remarks *out) {
     out->n = 0;
     out->failed = false;
     add_known_failure(plan, out);
     add_lacks(plan, out);
     add_no_text(plan, out);
+    add_unheld(plan, out);
     add_assumed(plan, out);
     add_learned(plan, out);
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;

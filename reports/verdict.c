@@ -125,9 +125,10 @@ bool stw_verdict_reason(const stw_plan *plan, uint32_t i, char *out, size_t out_
     stw_risk risks[STW_MAX_RISKS];
     char what[64];
     const uint32_t n = stw_plan_risks(plan, 0, risks);
-    if (i == n && n > 0 && !stw_verdict_accepts_risk(&plan->run))
+    const bool none = n > 0 && plan->n_fixes == 0 && !stw_verdict_accepts_risk(&plan->run);
+    if (i == n && none)
         snprintf(out, out_size, "No plan without risk was found for these settings.");
-    if (i >= n) return i == n && n > 0 && !stw_verdict_accepts_risk(&plan->run);
+    if (i >= n) return i == n && none;
     const stw_risk *r = &risks[i];
     stw_resource_name_words(r->resource, what, sizeof what);
     what[0] = (char)toupper((unsigned char)what[0]);

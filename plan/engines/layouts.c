@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/engines/layouts.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -172,7 +173,18 @@ bool stw_layout_admits_chunks(const stw_layout_case *c, const uint64_t *value) {
     return group > 1 || reshards || (c->searched & BIT(OWN_1)) == 0;
 }
 
+/* liger_kernel/ops/cross_entropy.py (liger_cross_entropy_kernel); verl/utils/experimental/
+ * torch_functional.py (_fused_linear_for_ppo_fwd) */
+uint32_t stw_layout_loss_settings(const stw_layout_case *c, const uint64_t *value,
+                                  char out[][STW_LAYOUT_SETTING]) {
+    const bool fuses = value[STW_SEARCH_FUSED_LOSS] != 0 && !c->run->loss.fused;
+    if (!fuses || c->run->loss.upcast == STW_DTYPE_F32) return 0;
+    snprintf(out[0], STW_LAYOUT_SETTING, "loss.upcast=fp32");
+    return 1;
+}
+
 const stw_layout_rules stw_layouts_of_chunks = {
     .searches = STW_LAYOUT_KEYS_OF_CHUNKS,
     .own = {"fsdp.reshard_after_forward", "fsdp.reshard_to_node"},
-    .admits = stw_layout_admits_chunks};
+    .admits = stw_layout_admits_chunks,
+    .settings = stw_layout_loss_settings};

@@ -26,6 +26,11 @@ bool stw_layout_divides(const stw_layout_case *c, const uint64_t *value);
 /** Does sequence parallelism have an effect where it is on? */
 bool stw_layout_has_sequence(const stw_layout_case *c, const uint64_t *value);
 
+/** Settings of a layout whose loss is fused where the run's is not: its kernels compute in fp32,
+ * whatever dtype the run's logits have. @param out [STW_LAYOUT_MOST_OWN] @return how many */
+uint32_t stw_layout_loss_settings(const stw_layout_case *c, const uint64_t *value,
+                                  char out[][STW_LAYOUT_SETTING]);
+
 /** What the rules below search and admit. */
 #define STW_LAYOUT_KEYS_OF_CHUNKS                                                                  \
     (1u << STW_SEARCH_CP | 1u << STW_SEARCH_EP | 1u << STW_SEARCH_REPLICAS |                       \

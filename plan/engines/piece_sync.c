@@ -2,6 +2,7 @@
 #include "plan/engines/piece_sync.h"
 
 #include "core/checked.h"
+#include "core/units.h"
 #include "plan/engines/sync_plan.h"
 #include "plan/engines/weight_sync.h"
 
@@ -23,6 +24,9 @@ typedef struct piece_sync {
     stw_rank_group group;
     double on_host; /* share of this rank's parameters */
 } piece_sync;
+
+/* A default bucket of 1 GiB takes tens of rounds. */
+#define MANY_ROUNDS 1000u
 
 /* Share of this rank's parameters that lies on the host. */
 static double share_on_host(const stw_builder *b) {
@@ -139,6 +143,20 @@ static void add_rounds(piece_sync *s) {
     }
 }
 
+/* Small buckets make long programs: the key is named where the time ends in one. */
+static void name_bucket(const piece_sync *s, const stw_role *role) {
+    stw_builder *b = s->b;
+    char found[32];
+    if (b->status != STW_STATUS_TIME_LIMIT || s->plan->n_rounds < MANY_ROUNDS) return;
+    stw_bytes_format(role->update_bucket_bytes, found, sizeof found);
+    if (b->err != NULL) *b->err = (stw_error)STW_ERROR_INIT;
+    b->status = stw_fail(b->err, STW_STATUS_TIME_LIMIT, NULL,
+                         "roles.%u.update_bucket: found %s, with which a weight sync takes %u "
+                         "rounds: the time limit passed while they were listed; set a larger "
+                         "bucket, or allow more (--time-limit)",
+                         (unsigned)(role - b->job->run->roles), found, s->plan->n_rounds);
+}
+
 void stw_build_piece_sync(stw_builder *b) {
     const buffers none = {0, 0, 0, STW_OP_NONE, STW_OP_NONE, STW_OP_NONE};
     const stw_role *role = stw_synced_role(b->job);
@@ -164,6 +182,7 @@ void stw_build_piece_sync(stw_builder *b) {
                                          .by_stowage = true});
     make_buffers(&s);
     if (!b->skipping) add_rounds(&s);
+    name_bucket(&s, role);
     stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.room, s.exchanged);
     stw_end_movement(b);
 }

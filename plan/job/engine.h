@@ -142,7 +142,10 @@ typedef struct stw_engine {
     /** NULL: none. */
     stw_margins (*margins)(const stw_run_spec *run);
     bool encoders; /* supports models with an encoder and a decoder; else they are refused */
-    const stw_engine_fix *fixes;     /* terminated by key NULL; may be NULL */
+    const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */
+    /* The same, tried only if all plans are at risk: where nothing fits, the planner takes them by
+     * itself. */
+    const stw_engine_fix *risk_fixes;
     const stw_engine_turn *turns;    /* terminated by set NULL; may be NULL */
     const stw_layout_rules *layouts; /* NULL: layouts are not searched */
 

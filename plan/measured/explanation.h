@@ -63,6 +63,8 @@ typedef struct stw_explanation {
     /* The plan's bytes on the worst GPU (on_host: node) at the peak of the phase, or of the highest
      * phase if it is unknown. STW_NOT_SAID without a plan. */
     stw_phase planned_phase;
+    bool planned_later; /* not the failure's, where the plan has nothing of the component, but the
+                           first phase that has it */
     uint64_t planned_bytes, planned_allocated, planned_reserved, planned_limit;
     uint64_t planned_component; /* at that peak */
     uint64_t available;         /* bytes that the run could have had; STW_NOT_SAID */

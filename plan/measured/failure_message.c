@@ -303,6 +303,7 @@ static bool is_kernel(const char *line, stw_pool *pool, stw_failure *out) {
     static const char *const sizes[] = {"anon-rss:", "file-rss:", "shmem-rss:"};
     const char *at = after(line, "Killed process ");
     uint64_t sum = 0, bytes;
+    bool known = false, lost = false;
     if (at == NULL || after(at, "total-vm:") == NULL) return false;
     out->kind = STW_FAILURE_HOST_KILL;
     out->who = strstr(line, "Memory cgroup") != NULL ? "cgroup" : "kernel";
@@ -311,10 +312,14 @@ static bool is_kernel(const char *line, stw_pool *pool, stw_failure *out) {
     const char *end = name != NULL ? strchr(name, ')') : NULL;
     if (end != NULL && end > name + 1)
         out->process = stw_pool_printf(pool, "%.*s", (int)(end - name - 1), name + 1);
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        if (stw_failure_bytes(after(at, sizes[i]), &bytes) != NULL && bytes < (uint64_t)1 << 60)
-            sum += bytes;
-    out->used_by_process = sum;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        const char *size = after(at, sizes[i]);
+        if (size == NULL) continue;
+        known = stw_failure_bytes(size, &bytes) != NULL && bytes < (uint64_t)1 << 60;
+        lost = lost || !known;
+        sum += known ? bytes : 0;
+    }
+    if (known && !lost) out->used_by_process = sum;
     return true;
 }
 

@@ -296,7 +296,7 @@ static void judge_start(stw_explanation *e) {
 static void judge_cache(stw_explanation *e) {
     const stw_failure *f = e->failure;
     const bool sglang = strcmp(f->who, "SGLang") == 0;
-    char text[400], more[80] = "";
+    char text[400], more[96] = "";
     e->cause = STW_CAUSE_CACHE;
     if (f->kind == STW_FAILURE_CACHE_NONE) {
         snprintf(text, sizeof text,
@@ -310,16 +310,19 @@ static void judge_cache(stw_explanation *e) {
                            sglang ? "chunked_prefill_size" : "max_num_batched_tokens");
     } else {
         if (said(f->asked) && said(f->free))
-            snprintf(more, sizeof more, " (%s of %s)", size(f->free).text, size(f->asked).text);
+            snprintf(more, sizeof more, " (%s of the %s that it needs)", size(f->free).text,
+                     size(f->asked).text);
         snprintf(text, sizeof text,
-                 "The KV cache is too short: it has room for %llu tokens%s, and one sequence may "
-                 "have %llu.",
-                 said(f->cache_tokens) ? (unsigned long long)f->cache_tokens : 0, more,
-                 said(f->wanted_tokens) ? (unsigned long long)f->wanted_tokens : 0);
+                 "The KV cache is too short: it has room for %llu tokens, and one sequence may "
+                 "have %llu%s.",
+                 said(f->cache_tokens) ? (unsigned long long)f->cache_tokens : 0,
+                 said(f->wanted_tokens) ? (unsigned long long)f->wanted_tokens : 0, more);
         if (said(f->cache_tokens))
-            stw_explain_advise(e,
-                               "set max_model_len to at most %llu, or raise gpu_memory_utilization",
-                               (unsigned long long)f->cache_tokens);
+            stw_explain_advise(
+                e,
+                "set max_model_len to at most %llu, raise gpu_memory_utilization, or "
+                "cut weights and cache over more GPUs (tensor_parallel_size)",
+                (unsigned long long)f->cache_tokens);
     }
     e->cause_text = keep(e, text);
 }
@@ -356,6 +359,10 @@ static void judge_host(stw_explanation *e) {
                               "memlock=-1), or offload less");
     }
     e->cause_text = keep(e, text);
+    const bool kernel = strcmp(f->who, "kernel") == 0 || strcmp(f->who, "cgroup") == 0;
+    if (kernel && f->kind == STW_FAILURE_HOST_KILL && !said(f->used_by_process))
+        stw_explain_unknown(e, "what the process held: the kernel's line has no sizes (rss) that "
+                               "are below 2^60 bytes");
     if (!said(f->limit) && f->kind == STW_FAILURE_HOST_KILL)
         stw_explain_unknown(e,
                             "the limit: this text does not say it (memory.max of the cgroup does)");

@@ -53,6 +53,25 @@ static int phase_in_plan(const stw_explanation *e) {
     return highest;
 }
 
+/* Frameworks make state where they start that the plan has in a later phase: moments above all.
+ * @param phase of the failure, as the plan has it
+ * @return the phase; of a load without the component, the first phase that has it */
+static int phase_with_component(const stw_explanation *e, int phase) {
+    /* the step that makes moments; phases before it have them in later iterations */
+    static const int first[] = {STW_PHASE_LOAD, STW_PHASE_FIRST_OPTIMIZER_STEP};
+    const stw_tier tier = e->on_host ? STW_TIER_HOST : STW_TIER_GPU;
+    const stw_peaks *peaks = e->on_host ? e->plan->node_peaks : e->plan->peaks;
+    uint64_t bytes;
+    if (phase != STW_PHASE_LOAD || e->phase != phase || e->component == STW_N_COMPONENTS)
+        return phase;
+    for (int i = 0; i < 2 + STW_N_PHASES; i++) {
+        const int p = i < 2 ? first[i] : i - 2;
+        const uint32_t kind = worst_of(e->plan, e->on_host, p, &bytes);
+        if (bytes > 0 && peaks[kind].phase[p][tier].components[e->component] > 0) return p;
+    }
+    return phase;
+}
+
 static void add_part(stw_explanation *e, stw_component component, uint64_t planned) {
     for (uint32_t i = 0; i < e->n_parts; i++)
         if (e->parts[i].component == component) {
@@ -153,8 +172,9 @@ void stw_explain_figures(stw_explanation *e) {
     const stw_plan *plan = e->plan;
     if (plan == NULL || plan->peaks == NULL) return;
     take_sizes(e);
-    const int phase = phase_in_plan(e);
+    const int asked = phase_in_plan(e), phase = phase_with_component(e, asked);
     if (phase == STW_N_PHASES) return;
+    e->planned_later = phase != asked;
     const uint32_t kind = worst_of(plan, e->on_host, phase, &e->planned_bytes);
     const stw_peak *peak = &(e->on_host ? plan->node_peaks : plan->peaks)[kind]
                                 .phase[phase][e->on_host ? STW_TIER_HOST : STW_TIER_GPU];

@@ -221,6 +221,21 @@ for command in simulate report "run --backend host --steps 1 -o over.run.json" "
     esac
 done
 grep -q '"over_bytes"' over.json || fail "the infeasible plan lists no exceeded limit"
+# a bucket of a weight sync that makes the program too long for the time is named
+expect 5 "roles.0.update_bucket: found 1.00 MiB, with which a weight sync takes 61058 rounds" "$STOWAGE" plan --model Qwen3-8B --cluster h100-80g-x8 --set nodes=2 \
+    --set 'roles=[{name: rollout, kind: rollout, nodes: 2, with: trainer, update_bucket: 1MiB}]' --time-limit 2
+# kernels that Megatron-LM chooses itself; checkpoints that no disk limits
+for kernel in flash3 sdpa; do
+    expect 3 "attention: found $kernel, expected flash or eager, because engine is megatron" "$STOWAGE" plan --model Qwen3-0.6B --cluster h100-80g-x8 \
+        --set engine=megatron --set attention=$kernel
+done
+for disk in 0 "10 TB"; do
+    planned "$STOWAGE" plan --model Qwen3-0.6B --cluster h100-80g-x8 --set checkpoint.every=100 --set checkpoint.keep=3 \
+        --set "node.nvme.capacity=$disk" --full >kept.txt
+    code=0
+    grep -q "The bytes of checkpoint.keep: 3 are not held to a disk" kept.txt || code=1
+    [ "$code" = "$([ "$disk" = 0 ] && echo 0 || echo 1)" ] || fail "checkpoint.keep, node.nvme.capacity $disk: $(cat kept.txt)"
+done
 # a failed write leaves no files
 expect 3 "no-such-folder" plan -o no-such-folder/plan.json
 [ ! -e no-such-folder ] || fail "a folder appeared"

@@ -108,6 +108,13 @@ for passes in 2 4; do
         [ "$passes $mini $all" = "4 ppo_mini_batch_size=128 train_batch_size=256" ] || fail "$passes micro batches: $mini $all"
 done
 
+# a fused loss that a search finds computes in fp32, as verl's does: its settings say the plan
+printf '%s data.max_prompt_length=1024 data.max_response_length=7168\n' "$(cat launch.sh)" >long.sh
+planned "$STOWAGE" plan --from verl:long.sh --model Qwen3-8B --cluster "$CLUSTER" --set nodes=1 --set parallel=auto -o first.json --emit verl:again.sh >notes.txt 2>err.txt
+grep -q '^+ actor_rollout_ref.model.use_fused_kernels true$' notes.txt || fail "no fused loss is found: $(cat notes.txt err.txt)"
+"$STOWAGE" plan --from verl:again.sh --model Qwen3-8B --cluster "$CLUSTER" --set nodes=1 -o second.json >/dev/null 2>&1
+[ "$(peaks first.json)" = "$(peaks second.json)" ] || fail "verl, parallel=auto: other bytes after a round trip"
+
 # an optimizer step that was left to the planner, and that torch does not have
 refused verl 'The plan that it can say, with --set optimizer.implementation=foreach, does not fit.*is streamed' --from verl:launch.sh --model Qwen3-8B --set node.gpus=2 \
     --set roles.0.gpu_memory_utilization=0.5 --set optimizer.implementation=auto
@@ -159,6 +166,17 @@ torch --set parallel.tp=2 --set park.moments=host >settings.py
 grep -q '^  parallel.tp: 2$' err.txt || fail "tensor parallelism is not named"
 grep -q '^  park.moments: host$' err.txt || fail "parking is not named"
 # layers are where the model's class has them; a list of tensors has no such names
+# what the module lacks stands in its docstring, and is a warning
+for limit in 'Qwen3-0.6B cp context' 'Qwen3-30B-A3B ep expert' 'Qwen3-0.6B tp tensor'; do
+    set -- $limit
+    "$STOWAGE" plan --model "$1" --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --set batch.seq_len=1024 --set "parallel.$2=2" --emit fsdp2:limit.py \
+        >/dev/null 2>err.txt || fail "$2: $(cat err.txt)"
+    grep -q "warning: --emit fsdp2: the plan has parallel.$2 2, and the module that is written has no $3 parallelism" err.txt || fail "$2: no warning: $(cat err.txt)"
+    sed '/^import/q' limit.py | grep -q "Limit: the plan has parallel.$2 2, and this module has no $3 parallelism" || fail "$2: no limit: $(head -20 limit.py)"
+    [ "$(grep -c 'Limit:' limit.py)" = 1 ] || fail "$2: other limits"
+    python3 -c 'import ast; ast.parse(open("limit.py").read())' || fail "$2: no Python"
+done
+
 layers_of() { "$STOWAGE" plan --model "$1" --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --emit fsdp2 2>/dev/null | grep '    lists = '; }
 at=$(layers_of GPT-2)
 [ "$at" = '    lists = [model.get_submodule(name) for name in ["transformer.h"]]' ] || fail "layers of GPT-2: $at"

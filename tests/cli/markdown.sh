@@ -46,4 +46,24 @@ if command -v cmark-gfm >/dev/null 2>&1; then
         [ "$(grep -o '<img ' shown.html | wc -l)" = "$(grep -c '^!\[' "$file")" ] || fail "$file: pictures"
     done
 fi
+
+# memory over time: phases in the order of the table, in pictures and on pages
+"$STOWAGE" plan --model Qwen3-0.6B --cluster h100-80g-x8 --set engine=fsdp2 --set batch.seq_len=1024 -q -o ordered.json || fail "ordered: exit code $?"
+for suffix in txt md html; do "$STOWAGE" report --full ordered.json -o ordered.$suffix >/dev/null || fail "ordered.$suffix"; done
+python3 - <<'EOP' || fail "memory over time has another order than the table"
+import json, re
+names = "load forward_backward first_optimizer_step optimizer_step".split()
+table = [l.split()[0] for l in open("ordered.txt") if l.split()[:1] and l.split()[0] in names][:4]
+drawn = re.findall(r'text-anchor="middle"[^>]*>([a-z_.]+)</text>', open("ordered-memory.svg").read())[:4]
+page = open("ordered.html").read()
+at = page.index("stowage.page/1")
+data = json.loads(page[page.index(">", page.rindex("<script", 0, at)) + 1:page.index("</script>", at)])
+assert table == names, table
+assert len(drawn) == 4 and all(n.startswith(d.rstrip(".")) for n, d in zip(names, drawn)), drawn
+for memory in data["items"][0]["charts"]["memory"]:
+    assert [s["phase"] for s in memory["stretches"]] == names, memory["stretches"]
+    ends = [s["end_s"] for s in memory["stretches"]]
+    assert ends == sorted(ends) and [s["start_s"] for s in memory["stretches"][1:]] == ends[:-1], ends
+EOP
+
 echo "markdown: ok"

@@ -358,6 +358,79 @@ static void host_kill(void) {
     stw_plan_free(plan);
 }
 
+/* DeepSpeed makes moments where it starts, which the plan has in the first step: they are no bytes
+ * beyond the plan. */
+static void made_at_the_start(void) {
+    static const char *const zero[] = {
+        "node.gpus=2",       "engine=deepspeed",      "deepspeed.zero_stage=1",
+        "batch.seq_len=512", "node.gpu.memory=80GiB", NULL};
+    stw_plan *plan = solved(zero);
+    const stw_peaks *peaks = &plan->peaks[0];
+    const uint64_t moment = peaks->phase[STW_PHASE_FIRST_OPTIMIZER_STEP][STW_TIER_GPU]
+                                .components[STW_COMPONENT_EXP_AVG];
+    const uint64_t loaded = stw_peak_allocated(&peaks->phase[STW_PHASE_LOAD][STW_TIER_GPU]);
+    const uint64_t step =
+        stw_peak_allocated(&peaks->phase[STW_PHASE_FIRST_OPTIMIZER_STEP][STW_TIER_GPU]);
+    char text[1024];
+    CU_ASSERT(moment > 100ull << 20 && step > loaded);
+    snprintf(text, sizeof text,
+             "Traceback (most recent call last):\n"
+             "  File \"/env/deepspeed/__init__.py\", line 193, in initialize\n"
+             "    engine = DeepSpeedEngine(args=args,\n"
+             "  File \"/env/deepspeed/runtime/zero/stage_1_and_2.py\", line 692, in "
+             "initialize_optimizer_states\n"
+             "    self.optimizer.step()\n"
+             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate %.2f MiB. GPU 0 has a "
+             "total capacity of 79.11 GiB of which 10.00 MiB is free. Of the allocated memory %.2f "
+             "MiB is allocated by PyTorch, and 1.00 MiB is reserved by PyTorch but unallocated.",
+             (double)moment / 1048576, (double)(step - moment) / 1048576 - 1);
+    answer a = explain("start.txt", text, plan);
+    CU_ASSERT_EQUAL(a.e->phase, STW_PHASE_LOAD);
+    CU_ASSERT_EQUAL(a.e->component, STW_COMPONENT_EXP_AVG);
+    CU_ASSERT_EQUAL(a.e->planned_phase, STW_PHASE_FIRST_OPTIMIZER_STEP);
+    CU_ASSERT(a.e->planned_later);
+    CU_ASSERT_EQUAL(a.e->planned_component, moment);
+    CU_ASSERT_EQUAL(a.e->beyond, 0);
+    drop(&a);
+    stw_plan_free(plan);
+}
+
+/* A kernel's size that no 64 bits hold is not known, rather than 0. */
+static void beyond_64_bits(void) {
+    answer a = explain("dmesg.txt",
+                       "Out of memory: Killed process 7 (python) total-vm:31494680kB, anon-rss:"
+                       "99999999999999999999kB, file-rss:52176kB, shmem-rss:92kB\n",
+                       NULL);
+    bool told = false;
+    CU_ASSERT_EQUAL(a.e->failure->used_by_process, STW_NOT_SAID);
+    CU_ASSERT_PTR_NULL(strstr(a.e->cause_text, "it held"));
+    for (uint32_t i = 0; i < a.e->n_unknown; i++)
+        told = told || strstr(a.e->unknown[i], "what the process held") != NULL;
+    CU_ASSERT(told);
+    drop(&a);
+}
+
+/* What vLLM calls free is what its cache may have, and its name is the framework's. */
+static void short_cache(void) {
+    answer a = explain("vllm.log",
+                       "ValueError: To serve at least one request with the models's max seq len "
+                       "(40960), (5.62 GiB KV cache is needed, which is larger than the available "
+                       "KV cache memory (3.05 GiB). Based on the available memory, the estimated "
+                       "maximum model length is 22192. Try increasing `gpu_memory_utilization` or "
+                       "decreasing `max_model_len` when initializing the engine.\n",
+                       NULL);
+    stw_text text = STW_TEXT_INIT;
+    CHECK_OK(stw_report_explanation(a.e, true, STW_FORMAT_MARKDOWN, &text, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(text.data);
+    CU_ASSERT_PTR_NOT_NULL(strstr(text.data, "one sequence needs 5.62 GiB, 3.05 GiB left for the "
+                                             "KV cache"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text.data, "tensor_parallel_size"));
+    CU_ASSERT_PTR_NULL(strstr(text.data, "free on the GPU"));
+    CU_ASSERT_PTR_NULL(strstr(text.data, "no known framework"));
+    stw_text_free(&text);
+    drop(&a);
+}
+
 /* A text of another job: said, not guessed. */
 static void other_job(void) {
     stw_plan *plan = solved(whole_gpu);
@@ -459,7 +532,9 @@ static void evaluation(void) {
     stw_plan_free(plan);
 }
 
-STW_TEST_MAIN("planner explain", {"real texts", real_texts}, {"snapshots", snapshots},
+STW_TEST_MAIN("planner explain", {"real texts", real_texts},
+              {"made at the start", made_at_the_start}, {"beyond 64 bits", beyond_64_bits},
+              {"a cache that is too short", short_cache}, {"snapshots", snapshots},
               {"tables of GPUs", tables}, {"figures", figures}, {"what is refused", refused},
               {"changes fit", changes_fit}, {"fragments first", fragments_first},
               {"causes on a GPU", causes_on_a_gpu}, {"a node", host_kill},

@@ -486,6 +486,11 @@ static const stw_engine_fix fixes[] = {
      "another engine, which executes no forward pass: streams state in small buckets", NULL},
     {NULL, NULL, NULL, NULL}};
 
+static const stw_engine_fix risk_fixes[] = {
+    {"optimizer.implementation", "stowage",
+     "stowage.torch.AdamW, which streams moments that wait on the host", NULL},
+    {NULL, NULL, NULL, NULL}};
+
 /* torch/utils/checkpoint.py (create_selective_checkpoint_contexts) and
  * torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py are called by the program;
  * set_reshard_after_backward and set_requires_gradient_sync are methods of FSDPModule
@@ -530,8 +535,8 @@ static const char load_note[] =
 #define SPEC_OF_BOTH .name = "fsdp2", .section = &stw_fsdp_section, .check = stw_fsdp2_check
 #define TRAINS_WITH_FSDP2                                                                          \
     .sync_calls = true, .save_metadata = stw_fsdp2_save_metadata, .usual_load = usual_load,        \
-    .load_note = load_note, .margins = margins, .fixes = fixes, .turns = turns,                    \
-    .layouts = &stw_fsdp2_layouts, .one_cut = true, .part = stw_tp_part,                           \
+    .load_note = load_note, .margins = margins, .fixes = fixes, .risk_fixes = risk_fixes,          \
+    .turns = turns, .layouts = &stw_fsdp2_layouts, .one_cut = true, .part = stw_tp_part,           \
     .representative = stw_chunks_representative, .parts = stw_chunks_parts, .cut = stw_chunks_cut, \
     .counts = stw_chunks_count, .places = places, .build = build
 

@@ -27,4 +27,5 @@ static bool admits(const stw_layout_case *c, const uint64_t *value) {
 const stw_layout_rules stw_fsdp2_layouts = {
     .searches = BIT(TP) | BIT(SEQUENCE) | STW_LAYOUT_KEYS_OF_CHUNKS,
     .own = {"fsdp.reshard_after_forward", "fsdp.reshard_to_node"},
-    .admits = admits};
+    .admits = admits,
+    .settings = stw_layout_loss_settings};

@@ -477,6 +477,10 @@ stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_e
     if (run->prefetch.depth != STW_AUTO)
         return stw_run_spec_refuse_value(run, origin, err, "prefetch.depth",
                                          "auto, because engine is megatron");
+    if (run->attention == STW_ATTENTION_SDPA || run->attention == STW_ATTENTION_FLASH3)
+        return stw_run_spec_refuse_value(run, origin, err, "attention",
+                                         "flash or eager, because engine is megatron, which "
+                                         "chooses among fused kernels itself");
     if (run->loss.fused)
         return stw_run_spec_refuse_value(run, origin, err, "loss.fused",
                                          "false, or megatron.cross_entropy_fusion: true");

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "core/log.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/program/blocks.h"
 #include "plan/spec/registry.h"
@@ -70,6 +71,35 @@ static void write_inside(stw_emission *e, stw_text *out) {
             (unsigned long long)host_bytes);
 }
 
+/* Ways in which ranks share a layer or a sequence: the model does that, or its program. */
+static void write_limits(const stw_emission *e, stw_text *out) {
+    const stw_parallel *p = &e->plan->run.parallel;
+    const struct {
+        const char *key, *what, *by;
+        uint32_t ways;
+    } limits[] = {
+        {"parallel.cp", "context parallelism",
+         "cut every sequence over neighbouring ranks\n"
+         "           (torch.distributed.tensor.experimental.context_parallel)",
+         p->cp},
+        {"parallel.ep", "expert parallelism", "spread the experts and exchange tokens", p->ep},
+        {"parallel.tp", "tensor parallelism",
+         "call parallelize_module with the model's plan\n           (see shard)", p->tp},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        if (limits[i].ways <= 1) continue;
+        stw_text_printf(out,
+                        "\n    Limit: the plan has %s %u, and this module has no %s.\n"
+                        "           The model or the program must %s.\n"
+                        "           Without it a rank needs more memory than was planned.\n",
+                        limits[i].key, limits[i].ways, limits[i].what, limits[i].by);
+        stw_log(STW_LOG_WARN,
+                "--emit fsdp2: the plan has %s %u, and the module that is written has no %s: the "
+                "model or the program must do it, or a rank needs more memory than was planned",
+                limits[i].key, limits[i].ways, limits[i].what);
+    }
+}
+
 static void write_head(stw_emission *e, stw_text *out) {
     const bool inside = steps_inside(e);
     const stw_run_spec *run = &e->plan->run;
@@ -84,7 +114,7 @@ static void write_head(stw_emission *e, stw_text *out) {
         "                           # buffers that no file has (inv_freq of rotary)\n"
         "    optimizer = adamw(%s, lr=...)%s\n"
         "    each of MICRO_BATCHES: micro_batch(model, index), forward, backward\n"
-        "    %soptimizer.step()%s\n\"\"\"\n",
+        "    %soptimizer.step()%s\n",
         e->plan->cluster.nodes, e->plan->cluster.gpus,
         !inside                    ? "model.parameters()"
         : inside_host_bytes(e) > 0 ? "model, FOLDER"
@@ -92,6 +122,8 @@ static void write_head(stw_emission *e, stw_text *out) {
         inside && inside_host_bytes(e) > 0 ? "  # a folder on a local disk of each node" : "",
         inside ? "" : "torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM), ",
         inside ? "       # clips, too" : "");
+    write_limits(e, out);
+    stw_text_printf(out, "\"\"\"\n");
     if (stw_emit_on(e, "allocator.expandable_segments"))
         stw_text_printf(out, "# Start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the "
                              "environment.\n");
@@ -182,13 +214,6 @@ static void write_mesh(stw_emission *e, stw_text *out) {
     else
         stw_text_printf(out, "    mesh = init_device_mesh(\"cuda\", (%llu,))\n",
                         (unsigned long long)sharded);
-    if (p->cp > 1)
-        stw_text_printf(out,
-                        "    # Context parallelism, %u ranks for each sequence, is the "
-                        "model's own.\n",
-                        p->cp);
-    if (p->ep > 1)
-        stw_text_printf(out, "    # Expert parallelism of %u ranks is the model's own.\n", p->ep);
 }
 
 /* The policy that plan/engines/bytes.c names (of_operations). */
