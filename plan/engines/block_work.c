@@ -23,7 +23,12 @@ static const cost EAGER_ROTARY = {40, 40}, FUSED_ROTARY = {4, 4}; /* of queries 
 static const cost EAGER_GATE = {10, 18}, FUSED_GATE = {6, 10};    /* of the product of both */
 static const cost ACTIVATION = {4, 6};
 static const cost EAGER_LOSS = {25, 26}, FUSED_LOSS = {8, 6}; /* of the logits */
-static const cost EAGER_SCORES = {24, 30};                    /* of eager attention's scores */
+/* Of scores that a product writes, a softmax replaces and a product reads: in fp32 operation by
+ * operation, or in 16 bits in one kernel (Megatron-LM's fused_softmax.py). Backward: the gradient
+ * of the softmax is written, it and the softmax are read, theirs is written and read by two
+ * products.
+ */
+static const cost EAGER_SCORES = {24, 30}, FUSED_SCORES = {8, 12};
 /* Sums of two: residuals; gradients of inputs that several products read. */
 static const double SUM = 6, EAGER_SUMS_BACKWARD = 5, FUSED_SUMS_BACKWARD = 2;
 static const double COPY = 4;
@@ -31,6 +36,11 @@ static const double COPY = 4;
 static const cost EAGER_ROUTE = {14, 20}, FUSED_ROUTE = {8, 8};
 /* A tensor cast to 8 bits: read, written as it is and transposed. */
 static const double CAST = 4;
+
+static double pick(cost eager, cost fused, const stw_work_style *style, bool backward) {
+    const cost c = style->fused ? fused : eager;
+    return backward ? c.backward : c.forward;
+}
 
 static double of_tokens(const stw_job *job, uint32_t group) {
     return (double)stw_job_group_tokens(job, group);
@@ -113,15 +123,15 @@ static void add_attention(const stw_job *job, uint32_t group, const stw_work_sty
     const double seq = (double)stw_job_group_seq_len(job, group);
     const double head = (double)stw_plus(f->qk_dim, f->v_dim) / 2;
     if (!(flops > 0)) return;
-    if (job->run->attention != STW_ATTENTION_EAGER || style->fused) {
+    if (job->run->attention != STW_ATTENTION_EAGER) {
         stw_work_attention(out, kernel_of(job, style), flops, head, seq);
         return;
     }
-    /* products of whole squares, head by head in one call; softmax in fp32 between them */
+    /* products of whole squares, head by head in one call */
     const double heads = (double)f->q_heads / style->tp, tokens = of_tokens(job, group);
     stw_work_product(out, false, tokens, seq, (double)f->qk_dim, heads, 1);
     stw_work_product(out, false, tokens, (double)f->v_dim, seq, heads, 1);
-    stw_work_traffic(out, EAGER_SCORES.forward * heads * tokens * seq);
+    stw_work_traffic(out, pick(EAGER_SCORES, FUSED_SCORES, style, false) * heads * tokens * seq);
 }
 
 /* ---- element-wise ---- */
@@ -130,11 +140,6 @@ static bool has_query_norm(const stw_job *job, const stw_block *block) {
     for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
         if (job->model->tensors[t].use.weight == STW_WEIGHT_Q_NORM) return true;
     return false;
-}
-
-static double pick(cost eager, cost fused, const stw_work_style *style, bool backward) {
-    const cost c = style->fused ? fused : eager;
-    return backward ? c.backward : c.forward;
 }
 
 /* Bytes of one token. Norms and residuals have the rows of a rank under sequence parallelism. */
@@ -226,7 +231,8 @@ void stw_block_backward_work(const stw_job *job, uint32_t block, const stw_work_
     const double rows = of_tokens(job, at->group), scores = scores_bytes(&forward);
     stw_work_traffic(out, rows * traffic_of_token(job, at, style, true) +
                               cast_bytes(&forward, true) +
-                              scores * EAGER_SCORES.backward / EAGER_SCORES.forward);
+                              scores * pick(EAGER_SCORES, FUSED_SCORES, style, true) /
+                                  pick(EAGER_SCORES, FUSED_SCORES, style, false));
 }
 
 void stw_block_parts_work(const stw_job *job, uint32_t group, const stw_work_style *style,
