@@ -310,11 +310,11 @@ static size_t timed_checksum(const char *p) {
     return 0;
 }
 
-/* Seconds below 0.0001 have an exponent. */
+/* Seconds below 0.0001 have an exponent; a comma goes with a number. */
 static size_t exponent_length(const char *p) {
     if (*p != 'e' || (p[1] != '-' && p[1] != '+')) return 0;
     const size_t n = strspn(p + 2, "0123456789");
-    return n > 0 ? 2 + n : 0;
+    return n > 0 ? 2 + n + strspn(p + 2 + n, ",") : 0;
 }
 
 /* Numbers and their units are not compared, nor is the width of columns and rules: seconds, dates
