@@ -494,10 +494,9 @@ static int registered_with(const stw_tensor *tensor) {
 
 /* Is `adapter` a tensor of LoRA, of this weight? */
 static bool adapts(const stw_tensor *adapter, const stw_tensor *weight) {
-    if (adapter->use.adapter == STW_ADAPTER_NONE) return false;
-    const size_t stem = strlen(adapter->name) - (sizeof ".lora_A.weight" - 1);
-    return strncmp(adapter->name, weight->name, stem) == 0 &&
-           strcmp(weight->name + stem, ".weight") == 0;
+    const stw_weight_use use = adapter->use, of = weight->use;
+    return use.adapter != STW_ADAPTER_NONE && use.weight == of.weight && use.module == of.module &&
+           !of.bias;
 }
 
 void stw_block_tensors(const stw_model *model, uint32_t block, uint32_t *tensors) {

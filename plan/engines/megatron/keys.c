@@ -325,6 +325,10 @@ static stw_status check_settings(const stw_run_spec *run, const char *origin, st
     if (!s.grad_fusion && s.transformer_impl != 1)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.gradient_accumulation_fusion",
                                          "true, or megatron.transformer_impl: transformer_engine");
+    if (!s.grad_fusion && run->trainable.lora_rank > 0)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.gradient_accumulation_fusion",
+                                         "true, or no trainable.lora, which has no gradients of "
+                                         "these products' weights");
     if (s.defer_embedding_wgrad && run->parallel.pp == 1) /* model_parallel_config.py */
         return stw_run_spec_refuse_value(run, origin, err, "megatron.defer_embedding_wgrad",
                                          "false, or parallel.pp above 1");

@@ -80,8 +80,8 @@ static bool begin(schedule *s) {
         stw_calls **calls = &s->calls[model->blocks[s->layers[i % s->n].block].group];
         if (*calls == NULL) {
             *calls = stw_pool_alloc(pool, sizeof **calls);
-            if (*calls == NULL) break;
-            stw_local_calls(s->job, model->blocks[s->layers[i % s->n].block].group, *calls);
+            if (*calls != NULL)
+                stw_local_calls(s->job, model->blocks[s->layers[i % s->n].block].group, *calls);
         }
         made = *calls != NULL && stw_kept_new(pool, *calls, &s->kept[i]);
     }
@@ -116,7 +116,8 @@ static uint32_t forward_layer(schedule *s, uint32_t pass, uint32_t layer, uint32
     return stw_trace_forward(&trace, keeps ? STW_TRACE_KEEP : STW_TRACE_FORGET);
 }
 
-/* The embedding's output, in the order of sequences and then of micro batches. */
+/* The embedding's output, of which tokens become the first dimension: a copy with several
+ * sequences. */
 static uint32_t embed(schedule *s) {
     uint32_t hidden = take_hidden(s);
     if (s->job->run->batch.micro_batch == 1) return hidden;

@@ -334,7 +334,7 @@ static void pass_settings(stw_reading *r, stw_reading *to, const layout *l) {
                                            {"hidden-dropout", "0"},
                                            {"attention-dropout", "0"},
                                            {"moe-grouped-gemm", "true"},
-                                           /* megatron/core/model_parallel_config.py */
+                                           /* mbridge/core/llm_bridge.py leaves it off */
                                            {"no-gradient-accumulation-fusion", "true"},
                                            {"transformer-impl", "transformer_engine"}};
     static const char *const pairs[][3] = {

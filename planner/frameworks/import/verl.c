@@ -525,7 +525,7 @@ static void pass_settings(stw_reading *r, stw_reading *to) {
         {"moe-grouped-gemm", "true"},
         {"moe-token-dispatcher-type", "alltoall"},
         {"transformer-impl", "transformer_engine"},
-        {"no-gradient-accumulation-fusion", "true"}, /* model_parallel_config.py */
+        {"no-gradient-accumulation-fusion", "true"}, /* models/mcore/config_converter.py */
     };
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         pass(r, to, fixed[i][0], fixed[i][1]);
