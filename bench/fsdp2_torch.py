@@ -3,6 +3,8 @@
 
     torchrun --nproc-per-node N fsdp2_torch.py --case '{"model": "Qwen3-0.6B", "seq": 2048}' -o rows.jsonl
     torchrun ... --record FOLDER          also keeps which collectives one more step issues, of every rank
+    torchrun ... --history FILE           also writes what one more step takes and frees: a line for each block, with
+                                          its size in bytes and the call of a model's code that asked for it
 
 CASE has, with defaults:
 
@@ -11,7 +13,10 @@ CASE has, with defaults:
     seq 2048, mbs 1            tokens of a sequence, sequences of a micro batch
     accumulate 1, sync_each true   micro batches of a step; reduced after each of them
     params "float32", compute "bfloat16", reduce "float32"
-    ac false       every layer under activation checkpointing (not reentrant)
+    ac false       every layer under activation checkpointing (not reentrant); or some of its modules,
+                   ["mlp", "self_attn"]; or "ops": outputs of attention and every second product are kept
+    images 0       tokens of each sequence that a vision tower makes of one square image
+    optimizer "adamw"    or "muon": torch.optim.Muon for products of layers, AdamW for the rest; fsdp false
     fsdp true      false: a plain module, for one rank
     reshard true   reshard_after_forward
     reshard_between true   false: set_reshard_after_backward in the last micro batch alone
@@ -54,6 +59,7 @@ DEFAULTS = {
     "embed_in_root": True, "offload": False, "streamed": 0, "park": False, "fused": True,
     "threads": 16, "lora": None, "clip": 1.0, "reshard_between": True, "steps": 2, "log_prob": 0,
     "log_prob_method": "whole", "log_prob_entropy": False, "memory_limit": 0, "expandable": False,
+    "images": 0, "optimizer": "adamw",
 }
 CHUNK = 1024
 
@@ -72,19 +78,22 @@ class Lora(torch.nn.Module):
 
 
 def build(case, zoo):
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     facts = json.loads((zoo / (case["model"] + ".json")).read_text())
     facts = facts.get("config", facts)
     config = AutoConfig.for_model(facts["model_type"], **{k: v for k, v in facts.items() if k != "model_type"})
+    text = config.get_text_config()
     if case["layers"]:
-        config.num_hidden_layers = case["layers"]
-        if getattr(config, "layer_types", None):
-            config.layer_types = config.layer_types[: case["layers"]]
-    config.use_cache = False
+        text.num_hidden_layers = case["layers"]
+        if getattr(text, "layer_types", None):
+            text.layer_types = text.layer_types[: case["layers"]]
+    config.use_cache = text.use_cache = False
     dtype = getattr(torch, case["params"])
+    sees = hasattr(config, "vision_config")
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        model = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_config(
+            config, dtype=dtype, attn_implementation="sdpa")
     if case["lora"]:
         for parameter in model.parameters():
             parameter.requires_grad_(False)
@@ -95,6 +104,51 @@ def build(case, zoo):
     return model, config
 
 
+def blocks(model):
+    """Layers of the decoder and of a vision tower, which are units of FSDP and of checkpoints."""
+    inner = model.model
+    found = list(getattr(inner, "language_model", inner).layers)
+    return found + list(inner.visual.blocks if hasattr(inner, "visual") else [])
+
+
+def checkpoint(model, case):
+    """Activation checkpoints: of whole layers, of some of their modules, or by operation."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    if case["ac"] is True:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if case["lora"]:
+            model.enable_input_require_grads()
+        return
+    if case["ac"] != "ops":
+        for block in blocks(model):
+            for name in case["ac"]:
+                setattr(block, name, checkpoint_wrapper(getattr(block, name), preserve_rng_state=False))
+        return
+    ops = torch.ops.aten
+    attention = {ops._scaled_dot_product_flash_attention.default,
+                 ops._scaled_dot_product_efficient_attention.default,
+                 ops._scaled_dot_product_cudnn_attention.default}
+
+    def contexts():
+        products = {False: 0, True: 0}
+
+        def policy(context, op, *arguments, **keywords):
+            if op == ops.mm.default:
+                products[context.is_recompute] += 1
+                keep = products[context.is_recompute] % 2 == 1
+            else:
+                keep = op in attention
+            return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+        return create_selective_checkpoint_contexts(policy)
+
+    layers = getattr(model.model, "language_model", model.model).layers
+    for index, block in enumerate(layers):
+        layers[index] = checkpoint_wrapper(block, context_fn=contexts, preserve_rng_state=False)
+
+
 def shard(model, case, mesh):
     policy = MixedPrecisionPolicy(param_dtype=getattr(torch, case["compute"]),
                                   reduce_dtype=getattr(torch, case["reduce"]))
@@ -102,11 +156,9 @@ def shard(model, case, mesh):
     arguments = {"mesh": mesh, "mp_policy": policy, "offload_policy": offload,
                  "reshard_after_forward": case["reshard"]}
     if case["ac"]:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if case["lora"]:
-            model.enable_input_require_grads()
+        checkpoint(model, case)
     if case["fsdp"]:
-        for layer in model.model.layers:
+        for layer in blocks(model):
             fully_shard(layer, **arguments)
         if not case["embed_in_root"]:
             fully_shard(model.model.embed_tokens, **arguments)
@@ -244,8 +296,44 @@ class Phases:
         return time.perf_counter()
 
 
-def loss_of(model, tokens, parts):
-    return model(input_ids=tokens, labels=tokens).loss / parts
+class Muon:
+    """torch.optim.Muon for the products of layers, torch.optim.AdamW for everything else."""
+
+    def __init__(self, model, how):
+        products = {id(p) for block in blocks(model) for p in block.parameters() if p.dim() == 2}
+        trained = [p for p in model.parameters() if p.requires_grad]
+        self.parts = [torch.optim.Muon([p for p in trained if id(p) in products], lr=1e-5),
+                      torch.optim.AdamW([p for p in trained if id(p) not in products], lr=1e-5, **how)]
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self):
+        for part in self.parts:
+            part.zero_grad()
+
+
+def batch_of(config, case):
+    """Arguments of the model's forward: tokens, and one image of each sequence."""
+    text = config.get_text_config()
+    tokens = torch.randint(0, text.vocab_size, (case["mbs"], case["seq"]), device="cuda")
+    if not case["images"]:
+        return {"input_ids": tokens}
+    vision = config.vision_config
+    side = round(case["images"] ** 0.5) * vision.spatial_merge_size  # patches
+    special = [getattr(config, name) for name in ("image_token_id", "video_token_id", "vision_start_token_id")]
+    for token in special:
+        tokens[tokens == token] = 0
+    tokens[:, 0], tokens[:, 1:1 + case["images"]] = special[2], special[0]
+    patch = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+    return {"input_ids": tokens, "mm_token_type_ids": (tokens == special[0]).int(),
+            "pixel_values": torch.randn(case["mbs"] * side * side, patch, device="cuda"),
+            "image_grid_thw": torch.tensor([[1, side, side]] * case["mbs"], device="cuda")}
+
+
+def loss_of(model, batch, parts):
+    return model(**batch, labels=batch["input_ids"]).loss / parts
 
 
 def log_probs(model, tokens, case):
@@ -277,7 +365,21 @@ def set_up_allocator(case):
         torch.cuda.set_per_process_memory_fraction(case["memory_limit"] * GIB / total)
 
 
-def run(case, zoo, record):
+def write_history(path):
+    """Of torch's allocator: +, which block, bytes, where; or -, which block."""
+    numbers, lines = {}, []
+    for event in torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]:
+        if event["action"] == "alloc":
+            numbers[event["addr"]] = len(lines)
+            frames = [f for f in event.get("frames", []) if "/models/" in f["filename"] or "/integrations/" in f["filename"]]
+            where = f"{frames[0]['name']}:{frames[0]['line']}" if frames else ""
+            lines.append(f"+ {len(lines)} {event['size']} {where}")
+        elif event["action"] == "free_requested":
+            lines.append(f"- {numbers.pop(event['addr'], 'before')} {event['size']}")
+    pathlib.Path(path).write_text("\n".join(lines))
+
+
+def run(case, zoo, record, history=""):
     torch.manual_seed(1)
     set_up_allocator(case)
     torch.set_num_threads(case["threads"])
@@ -296,14 +398,20 @@ def run(case, zoo, record):
     how = {"fused": True} if case["fused"] else {"foreach": True}
     if case["streamed"]:
         optimizer = Streamed(model, case["streamed"])
+    elif case["optimizer"] == "muon":
+        optimizer = Muon(model, how)
     else:
         optimizer = (Parked if case["park"] else torch.optim.AdamW)(trained, lr=1e-5, **how)
-    tokens = torch.randint(0, config.vocab_size, (case["mbs"], case["seq"]), device="cuda")
+    batch = batch_of(config, case)
+    tokens = batch["input_ids"]
     sequences = case["mbs"] * case["accumulate"]
     kept = None
-    for step in range(case["steps"] + bool(record)):
+    for step in range(case["steps"] + bool(record or history)):
         profiler = None
-        if step == case["steps"]:  # one more: the profiler holds memory
+        if step == case["steps"] and history:
+            kept = dict(phases.rows), dict(phases.seconds)
+            torch.cuda.memory._record_memory_history(context="alloc", stacks="python")
+        if step == case["steps"] and record:  # one more: the profiler holds memory
             kept = dict(phases.rows), dict(phases.seconds)
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU,
                                                           torch.profiler.ProfilerActivity.CUDA])
@@ -324,7 +432,7 @@ def run(case, zoo, record):
             if not case["sync_each"]:
                 model.set_requires_gradient_sync(last)
             suffix = f"{step}" if last else f"{step}_{part}"
-            loss = loss_of(model, tokens, case["accumulate"])
+            loss = loss_of(model, batch, case["accumulate"])
             clock = phases.mark("forward" + suffix, clock)
             loss.backward()
             del loss
@@ -341,6 +449,8 @@ def run(case, zoo, record):
             trace = pathlib.Path(record) / f"{case['name']}.{dist.get_rank()}.json"
             profiler.export_chrome_trace(str(trace))
             summarise(trace)
+    if history:
+        write_history(history)
     if kept is not None:
         phases.rows, phases.seconds = kept
     params = sum(p.numel() for p in model.parameters())
@@ -371,6 +481,7 @@ def main():
     parser.add_argument("--case", required=True)
     parser.add_argument("--zoo", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent / "models/zoo")
     parser.add_argument("--record", default="")
+    parser.add_argument("--history", default="")
     parser.add_argument("-o", default="/dev/stdout")
     arguments = parser.parse_args()
     case = {**DEFAULTS, **json.loads(arguments.case)}
@@ -379,7 +490,7 @@ def main():
     dist.init_process_group("cpu:gloo,cuda:nccl",
                             device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
     WORST = dist.new_group(backend="gloo")
-    row = run(case, arguments.zoo, arguments.record)
+    row = run(case, arguments.zoo, arguments.record, arguments.history)
     if dist.get_rank() == 0:
         with open(arguments.o, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

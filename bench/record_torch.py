@@ -95,7 +95,7 @@ def main():
         for part in range(case["accumulate"]):
             if case["fsdp"] and not case["sync_each"]:
                 model.set_requires_gradient_sync(part == case["accumulate"] - 1)
-            loss_of(model, tokens, case["accumulate"]).backward()
+            loss_of(model, {"input_ids": tokens}, case["accumulate"]).backward()
         leave("forward_backward", optimizer.own, arguments.nvtx)
         phase = "optimizer_step" if step > 0 else "first_optimizer_step"
         enter(phase, arguments.nvtx)

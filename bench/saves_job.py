@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 RATES = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 CLIP = 1.0
 LIMIT = timedelta(seconds=120)
-BF16 = torch.bfloat16
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 class Job:
@@ -84,7 +84,7 @@ class Job:
         config.use_cache = False
         torch.manual_seed(seed)
         with torch.device(self.device):
-            model = transformers.AutoModelForCausalLM.from_config(config, dtype=BF16, attn_implementation="sdpa")
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPES[self.options.dtype], attn_implementation="sdpa")
         if self.world > 1 or sharded:
             for layer in model.model.layers:
                 fully_shard(layer, mesh=self.mesh)
@@ -110,8 +110,9 @@ class Job:
 
     def predicted(self, micros, write_bps):
         """Seconds, stall and bytes of a save as `stowage plan` has them; {} without the program, or without a plan."""
-        keys = {"engine": "fsdp2", "optimizer.implementation": "stowage", "precision.params": "bf16", "precision.grads": "bf16",
-                "precision.master": "fp32", "batch.seq_len": self.sequence, "batch.micro_batch": 1, "batch.grad_accumulation": micros,
+        dtype = self.options.dtype
+        keys = {"engine": "fsdp2", "optimizer.implementation": "stowage", "precision.params": dtype, "precision.grads": dtype,
+                "precision.compute": dtype, "precision.master": "fp32" if dtype == "bf16" else "none", "batch.seq_len": self.sequence, "batch.micro_batch": 1, "batch.grad_accumulation": micros,
                 "attention": "sdpa", "recompute.granularity": "none", "optimizer.clip_norm": CLIP, "checkpoint.every": 1, "checkpoint.keep": 1,
                 "node.nvme.capacity": "1 TB", "node.gpus": self.world, **RING,
                 "update.resident" if self.options.state == "gpu" else "update.stream": 1}
@@ -213,5 +214,7 @@ def digest(trainer):
     for number, param in enumerate(params):
         total += bits(whole(param, param.detach()), 4 * number)
         for k, key in enumerate(("master", "exp_avg", "exp_avg_sq")):
+            if key not in saved[number]:  # fp32 parameters have no master
+                continue
             total += bits(whole(param, saved[number][key]), 4 * number + 1 + k)
     return f"{total % (1 << 64):016x}"

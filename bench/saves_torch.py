@@ -2,11 +2,12 @@
 """How fast are checkpoints of stowage.torch.Checkpoint, do they stall training, and what memory do they take, beside torch's DCP?
 
     torchrun --nproc-per-node N bench/saves_torch.py [--model Qwen3-1.7B] [--layers 8] [--state host|gpu] [--overlap] [--folder DIR]
-             [--cluster FILE] [--buckets 32,256] [--budget-s 130] [--cpu] [-o rows.jsonl]
+             [--cluster FILE] [--buckets 32,256] [--budget-s 130] [--cpu] [-o rows.jsonl] [--dtype fp32]
+             [--rows ceiling,save,behind,round,dcp]
     torchrun --nproc-per-node N bench/saves_torch.py [--resume DIR] --steps K [--save-only DIR] --digest ...
 
-A model with random weights in bf16, under FSDP2 if there are several ranks, is trained by stowage.torch.AdamW with fp32 masters and
-moments on the host or on the GPU. One JSON line for each row, as soon as it is measured:
+A model with random weights in bf16, or fp32, under FSDP2 if there are several ranks, is trained by stowage.torch.AdamW with moments and,
+beside bf16, masters in fp32 on the host or on the GPU. One JSON line for each row, as soon as it is measured:
 
     ceiling     direct writes of all ranks at once into the folder, of as many bytes as a save has: the fastest of some requests,
                 sizes and ways to allocate; and buffered writes with fsync. Direct writes again at the end
@@ -60,6 +61,7 @@ class Rows:
         if self.job.rank == 0:
             shutil.rmtree(self.folder, ignore_errors=True)
             os.makedirs(self.folder)
+            os.sync()  # the next row does not pay for files that go
         self.job.barrier()
 
     def timed(self, call):
@@ -253,6 +255,8 @@ class Rows:
 
     def attempt(self, name, call):
         """A row that fails on all ranks is told; nothing begins after the budget."""
+        if name.split()[0] not in self.options.rows:
+            return
         if self.job.over():
             self.job.tell(row="left out", what=name, why=f"--budget-s {self.options.budget_s:g} is over")
             return
@@ -267,31 +271,36 @@ class Rows:
         self.clear()
         trainer = Ours(self.job.model(), self.options)
         first = [self.one(trainer, 1) for _ in range(2)]
-        size = 14 * sum(local(p).numel() for p in trainer.model.parameters())  # bf16, fp32 master and moments
+        each = 14 if self.options.dtype == "bf16" else 12  # bytes: fp32 moments, and bf16 with fp32 masters, or fp32
+        size = each * sum(local(p).numel() for p in trainer.model.parameters())
         total = sum(self.job.each(size))
-        self.job.tell(row="job", model=self.options.model, layers=self.options.layers, ranks=self.job.world, state=self.options.state, bytes=total,
+        self.job.tell(row="job", model=self.options.model, dtype=self.options.dtype, layers=self.options.layers, ranks=self.job.world, state=self.options.state, bytes=total,
                       device="cpu" if self.options.cpu else torch.cuda.get_device_name(), torch=torch.__version__, first_step_s=round(first[0], 3))
         self.attempt("ceiling", lambda: self.ceiling(size))
         for bucket in self.options.buckets:
             self.attempt("save", lambda b=bucket: self.save(trainer, b))
         for bucket in self.options.buckets:
             self.attempt("behind", lambda b=bucket: self.behind(trainer, 1, 5, b))
-        micros = self.long_step(trainer, total)
+        micros = self.long_step(trainer, total) if "behind" in self.options.rows else None
         if micros:
             self.attempt("behind long steps", lambda: self.behind(trainer, micros, 2, self.options.buckets[0]))
         self.attempt("round trip", lambda: self.round_trip(trainer))
         del trainer
         self.clean()
-        theirs = Theirs(self.job, self.job.model())
-        self.one(theirs, 1)
-        for name, call in (("dcp save", lambda: self.dcp_save(theirs, 1)), ("dcp async_save", lambda: self.dcp_behind(theirs)),
-                           ("dcp save, 4 threads", lambda: self.dcp_save(theirs, 4))):
-            self.attempt(name, call)
+        if "dcp" in self.options.rows:
+            self.their_rows()
         if self.rate:
             self.attempt("ceiling", lambda: self.direct(size, self.way))
         self.job.barrier()
         if self.job.rank == 0:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def their_rows(self):
+        theirs = Theirs(self.job, self.job.model())
+        self.one(theirs, 1)
+        for name, call in (("dcp save", lambda: self.dcp_save(theirs, 1)), ("dcp async_save", lambda: self.dcp_behind(theirs)),
+                           ("dcp save, 4 threads", lambda: self.dcp_save(theirs, 4))):
+            self.attempt(name, call)
 
 
 def rounded(seconds):
@@ -341,6 +350,8 @@ def main():
     parser.add_argument("--cluster", help="of the predictions; default h200-x1 or h200-x2")
     parser.add_argument("--buckets", type=lambda text: [int(b) for b in text.split(",")], default=[32, 256], help="MiB")
     parser.add_argument("--steps", type=int, default=3, help="after a load")
+    parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16", help="of the parameters")
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=["ceiling", "save", "behind", "round", "dcp"])
     parser.add_argument("--save-only", metavar="DIR")
     parser.add_argument("--resume", metavar="DIR")
     parser.add_argument("--digest", action="store_true")

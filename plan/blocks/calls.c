@@ -127,6 +127,12 @@ static void count_reads(stw_calls *out, const stw_call *c) {
     if (stw_function_of(out, c)->reads_out) out->values[c->out].reads++;
 }
 
+static bool may_stop(const stw_calls *calls, const stw_call *c) {
+    const stw_call_step *s = stw_function_of(calls, c)->forward;
+    while (s->act != STW_STEP_END && s->act != STW_STEP_STOP) s++;
+    return s->act == STW_STEP_STOP;
+}
+
 void stw_calls_finish(stw_calls *out, bool constant) {
     out->values[STW_VALUE_INPUT].constant = constant;
     for (uint8_t i = 0; i < out->n; i++) {
@@ -139,10 +145,20 @@ void stw_calls_finish(stw_calls *out, bool constant) {
         if (all && (c->conditions & STW_IF_TRAINED) == 0 && !function->adapts)
             c->conditions |= STW_IF_IDLE;
         out->values[c->out].constant = (c->conditions & STW_IF_IDLE) != 0;
-        for (const stw_call_step *s = function->forward; s->act != STW_STEP_END; s++)
-            if (s->act == STW_STEP_STOP) out->stop = i;
+        if (may_stop(out, c)) out->stop = i;
         count_reads(out, c);
     }
+}
+
+void stw_calls_checkpoint(stw_calls *out, stw_part part) {
+    stw_call_region r = {.first = out->n};
+    for (uint8_t i = 0; i < out->n; i++) {
+        if (out->list[i].part != part) continue;
+        if (r.first == out->n) r.first = i;
+        if (may_stop(out, &out->list[i])) r.stop = i;
+        r.last = i;
+    }
+    if (r.first < out->n) out->regions[out->n_regions++] = r;
 }
 
 static uint64_t columns(const stw_attention_shape *s, uint64_t heads, uint64_t dim) {
@@ -199,11 +215,23 @@ static uint8_t norm(adding *a, uint8_t in, uint64_t tokens, uint64_t width, uint
     return c->out;
 }
 
+/* The first or the last norm beside the residual, or the one after attention or the MLP. A block
+ * with four has them in the order of their calls (models/gemma3/modeling_gemma3.py). */
+static uint32_t norm_weight(const adding *a, bool last, bool after) {
+    uint32_t skipped = (last ? 2u : 0u) + (after ? 1u : 0u);
+    if (a->facts->norms < 4) return weight_of(a, STW_WEIGHT_NORM, last);
+    for (uint32_t t = 0; t < a->block->n_tensors; t++)
+        if (tensor_of(a, t)->use.weight == STW_WEIGHT_NORM && !tensor_of(a, t)->use.bias &&
+            skipped-- == 0)
+            return t;
+    return STW_NO_WEIGHT;
+}
+
 /* Of the residual. Its output is gathered where a rank has a part of the rows. */
 static uint8_t residual_norm(adding *a, uint8_t in, bool last) {
     const uint64_t hidden = a->facts->hidden;
     a->part = STW_PART_NORMS;
-    const uint32_t weight = weight_of(a, STW_WEIGHT_NORM, last);
+    const uint32_t weight = norm_weight(a, last, false);
     uint8_t out = norm(a, in, a->own_rows, hidden, 1, weight);
     a->part = STW_PART_INPUTS;
     a->out->values[out].part = (uint8_t)a->part;
@@ -219,8 +247,8 @@ static uint8_t post_norm(adding *a, uint8_t in) {
     const stw_part part = a->part;
     if (a->facts->norms < 4) return in;
     a->part = STW_PART_NORMS;
-    const uint8_t out = norm(a, in, a->own_rows, a->facts->hidden, 1,
-                             weight_of(a, STW_WEIGHT_NORM, part == STW_PART_MLP));
+    const uint8_t out =
+        norm(a, in, a->own_rows, a->facts->hidden, 1, norm_weight(a, part == STW_PART_MLP, true));
     ends(a, in);
     return out;
 }
@@ -295,10 +323,24 @@ static uint64_t seen_rows(const adding *a) {
     return window > 0 ? stw_min_u64(seen, window) : seen;
 }
 
+/* transformers' sdpa_attention.py and masking_utils.py: a window that is shorter than the sequence
+ * is a mask, of each sequence and all of its pairs of tokens; FlashAttention has windows. */
+uint64_t stw_mask_bytes(const stw_job *job, const stw_block_facts *f, uint64_t element_bytes) {
+    const uint64_t seen = job->run->batch.seq_len;
+    if (f->vision || f->window == 0 || f->window >= seen ||
+        job->run->attention != STW_ATTENTION_SDPA)
+        return 0;
+    return stw_times(stw_times(job->tokens, seen), element_bytes);
+}
+
 static uint8_t kernel(adding *a, const uint8_t in[3], uint64_t q_heads, uint64_t kv_heads) {
     const stw_block_facts *f = a->facts;
     const bool eager = a->job->run->attention == STW_ATTENTION_EAGER;
-    stw_call *c = call(a, eager ? STW_FUNCTION_EAGER_ATTENTION : STW_FUNCTION_ATTENTION, in[0], 6,
+    const uint64_t mask = stw_mask_bytes(a->job, f, compute_bytes(a->job));
+    const stw_function_kind kind = eager      ? STW_FUNCTION_EAGER_ATTENTION
+                                   : mask > 0 ? STW_FUNCTION_MASKED_ATTENTION
+                                              : STW_FUNCTION_ATTENTION;
+    stw_call *c = call(a, kind, in[0], mask > 0 ? STW_N_MASKED_SIZES : STW_N_ATTENTION_SIZES,
                        STW_ATTENTION_OUT);
     memcpy(c->in, in, sizeof c->in);
     if (eager) {
@@ -311,9 +353,22 @@ static uint8_t kernel(adding *a, const uint8_t in[3], uint64_t q_heads, uint64_t
         a->bytes[STW_EAGER_OUT] = column(a, stw_times(q_heads, f->v_dim));
         return c->out;
     }
-    stw_calls_attention_bytes(&(stw_attention_shape){a->rows, compute_bytes(a->job), q_heads,
-                                                     kv_heads, f->qk_dim, f->v_dim},
-                              a->bytes);
+    stw_attention_shape shape = {a->rows, compute_bytes(a->job), q_heads, kv_heads, f->qk_dim,
+                                 f->v_dim};
+    if (mask > 0) {
+        stw_attention_shape all = shape;
+        all.kv_heads = q_heads;
+        stw_calls_attention_bytes(&all, a->bytes);
+        const uint64_t all_k = a->bytes[STW_ATTENTION_K], all_v = a->bytes[STW_ATTENTION_V],
+                       work = a->bytes[STW_ATTENTION_WORK];
+        stw_calls_attention_bytes(&shape, a->bytes);
+        a->bytes[STW_ATTENTION_WORK] = work;
+        a->bytes[STW_ATTENTION_BIAS] = mask;
+        a->bytes[STW_ATTENTION_ALL_K] = kv_heads < q_heads ? all_k : 0;
+        a->bytes[STW_ATTENTION_ALL_V] = kv_heads < q_heads ? all_v : 0;
+        return c->out;
+    }
+    stw_calls_attention_bytes(&shape, a->bytes);
     return c->out;
 }
 

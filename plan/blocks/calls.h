@@ -9,8 +9,8 @@
 
 /* A list lies on stacks, which may be small: see unit.library_stack. The longest one (rows that are
  * gathered, latents, norms of heads, four norms, experts and shared ones) has 26 calls, 27 values
- * and 79 sizes. */
-enum { STW_MOST_CALLS = 28, STW_MOST_VALUES = 30, STW_MOST_BYTES = 80 };
+ * and 82 sizes. */
+enum { STW_MOST_CALLS = 28, STW_MOST_VALUES = 30, STW_MOST_BYTES = 88 };
 /** No value, no weight. */
 #define STW_NO_VALUE UINT8_MAX
 #define STW_NO_WEIGHT UINT16_MAX
@@ -44,12 +44,20 @@ typedef struct stw_value {
     bool constant; /* it has no gradient */
 } stw_value;
 
+/** Calls under a checkpoint of their own, which backward does again. */
+typedef struct stw_call_region {
+    uint8_t first, last;
+    uint8_t stop; /* the call with which a recomputation ends */
+} stw_call_region;
+
 /** The same for all blocks of a group. */
 typedef struct stw_calls {
     const stw_function *table;
     uint8_t n, n_values, n_ended, n_bytes;
-    uint8_t stop;                      /* the call with which a recomputation ends */
-    uint8_t to_attention, to_mlp, out; /* values: inputs of both, the block's output */
+    uint8_t stop; /* the call with which a recomputation ends */
+    uint8_t n_regions;
+    stw_call_region regions[STW_N_PARTS]; /* in a block that is not under a checkpoint itself */
+    uint8_t to_attention, to_mlp, out;    /* values: inputs of both, the block's output */
     stw_call list[STW_MOST_CALLS];
     stw_value values[STW_MOST_VALUES];
     uint8_t ended[STW_MOST_VALUES]; /* values in the order in which forward drops them */
@@ -83,6 +91,9 @@ typedef struct stw_attention_shape {
 /** Sizes of a call of torch's flash attention (STW_ATTENTION_*). @param bytes out */
 void stw_calls_attention_bytes(const stw_attention_shape *shape, uint64_t *bytes);
 
+/** Put the calls of a part under a checkpoint. */
+void stw_calls_checkpoint(stw_calls *out, stw_part part);
+
 /* ---- blocks of transformers ---- */
 
 /** Of a transformer block; its adapters and trained weights count.
@@ -90,6 +101,8 @@ void stw_calls_attention_bytes(const stw_attention_shape *shape, uint64_t *bytes
 void stw_calls_of_block(const stw_job *job, uint32_t block, bool constant, stw_calls *out);
 /** The same of the blocks of a group, with a gradient of the input. */
 void stw_calls_of_group(const stw_job *job, uint32_t group, stw_calls *out);
+/** Bytes of the mask of a block's attention, if it has one; 0: it has none. */
+uint64_t stw_mask_bytes(const stw_job *job, const stw_block_facts *facts, uint64_t element_bytes);
 /** The norm after the last block, alone.
  * @return its block */
 uint32_t stw_calls_of_norm(const stw_job *job, stw_calls *out);

@@ -29,24 +29,38 @@ static const stw_call_step norm_forward[] = {
     DROP(SUM), TAKE(WHOLE, W), LEAVE(ROOT), LEAVE(WIDE), TAKE(NORMED, N), TAKE(OUT, N),
     LEAVE_FACTOR(NORMED), DROP(WHOLE), DROP(MEAN), END};
 
-/* THROUGH is added to DIRECT in place (input_buffer.cpp, accumulate). */
+/* From the gradient of the normalised input on. THROUGH is added to DIRECT in place
+ * (input_buffer.cpp, accumulate). */
+#define THROUGH_ROOT                                                                               \
+    TAKE(TO_ROOT, W), TAKE(DIRECT, W), TAKE(SUM, R), DROP(TO_ROOT), DROP(UP), TAKE(CUBE, R),       \
+    TAKE(HALF, R), TAKE(REST, R), DROP(HALF), DROP(CUBE), GO(SUM, ROOT), TAKE(MEAN, W),            \
+    DROP(REST), TAKE(POWER, W), TAKE(TWICE, W), TAKE(THROUGH, W), DROP(TWICE), DROP(POWER),        \
+    GO(MEAN, WIDE), RELEASE(0), DROP(THROUGH), TAKE(TO_X, N), DROP(DIRECT), ADD(TO_X, 0)
+
 static const stw_call_step norm_backward[] = {
     TAKE(SCALED, N), TAKE_IF(STW_IF_TRAINED, 0, WEIGHTED, N), DROP_IF(AGAIN, NORMED),
     GRAD_IF(STW_IF_TRAINED, 0), SUM_IF(STW_IF_TRAINED, 0, R), DROP(WEIGHTED), DROP(GRAD),
     DROP(NORMED),
-    TAKE(UP, W), DROP(SCALED), TAKE(TO_ROOT, W), TAKE(DIRECT, W), TAKE(SUM, R), DROP(TO_ROOT),
-    DROP(UP), TAKE(CUBE, R), TAKE(HALF, R), TAKE(REST, R), DROP(HALF), DROP(CUBE), GO(SUM, ROOT),
-    TAKE(MEAN, W), DROP(REST), TAKE(POWER, W), TAKE(TWICE, W), TAKE(THROUGH, W), DROP(TWICE),
-    DROP(POWER), GO(MEAN, WIDE), RELEASE(0), DROP(THROUGH), TAKE(TO_X, N), DROP(DIRECT),
-    ADD(TO_X, 0), END};
+    TAKE(UP, W), DROP(SCALED), THROUGH_ROOT, END};
 
-/* Gemma's (models/gemma2/modeling_gemma2.py, Gemma2RMSNorm): 1 + weight is made in fp32, and what
- * it multiplies is. */
-enum { FACTOR = MEAN };
+/* Gemma's (models/gemma3/modeling_gemma3.py, Gemma3RMSNorm): 1 + weight is made in fp32, and what
+ * it multiplies is. As the last call of a block, its backward begins with a copy in fp32, which
+ * needs nothing of forward. */
+enum { FACTOR = MEAN, WEIGHT = HALF };
+enum { F = STW_NORM_WEIGHT };
 
 static const stw_call_step wide_norm_forward[] = {
-    TAKE(WIDE, W), TAKE(ROOT, R), TAKE(NORMED, W), TAKE(FACTOR, STW_NORM_WEIGHT), TAKE(OUT, N),
-    LEAVE(ROOT), LEAVE(WIDE), LEAVE(FACTOR), LEAVE_FACTOR(NORMED), END};
+    TAKE(WIDE, W), TAKE(SQUARES, W), TAKE(MEAN, R), DROP(SQUARES), TAKE(SUM, R), DROP(MEAN),
+    TAKE(ROOT, R), DROP(SUM), TAKE(NORMED, W), LEAVE(ROOT), LEAVE(WIDE),
+    TAKE(WEIGHT, F), TAKE(FACTOR, F), DROP(WEIGHT), STOP, TAKE(WHOLE, W), LEAVE(FACTOR),
+    LEAVE_FACTOR(NORMED), TAKE(OUT, N), DROP(WHOLE), END};
+
+static const stw_call_step wide_norm_backward[] = {
+    NEED(KNOWN, W), DROP(GRAD), TAKE_IF(STW_IF_TRAINED, 0, WEIGHTED, W), TAKE(UP, W),
+    DROP_IF(AGAIN, NORMED), DROP_IF(AGAIN, FACTOR), TAKE_IF(STW_IF_TRAINED, 0, WEIGHT, F),
+    SUM_IF(STW_IF_TRAINED, 0, R), DROP(WEIGHTED), DROP(KNOWN), DROP(FACTOR), DROP(NORMED),
+    GRAD_IF(STW_IF_TRAINED, 0), DROP(WEIGHT),
+    THROUGH_ROOT, END};
 
 /* aten/src/ATen/native/cuda/layer_norm_kernel.cu: the input as it is, an fp32 mean and root. */
 static const stw_call_step layer_norm_forward[] = {
@@ -109,6 +123,24 @@ static const stw_call_step attention_backward[] = {
     RELEASE_OUT_IF(AGAIN, 0), DROP_IF(AGAIN, LSE), RELEASE_IF(AGAIN, 0, 2), RELEASE_IF(AGAIN, 0, 0),
     GO_INPUT(GRAD, 1), RELEASE_IF(0, AGAIN, 0), RELEASE_IF(0, AGAIN, 2), DROP(LSE),
     RELEASE_OUT_IF(0, AGAIN), ADD(TO_Q, 0), ADD(TO_K, 1), ADD(TO_V, 2), END};
+
+/* With a mask, as windows smaller than the sequence have one (aten/src/ATen/native/transformers/
+ * cuda/attention.cu; cudnn/MHA.cpp, run_cudnn_SDP_bprop): the mask becomes numbers that are added
+ * to the scores, and stays for backward, in which every query head has keys and values. */
+enum { BIAS = WORK + 1, ALL_K, ALL_V };
+
+static const stw_call_step masked_attention_forward[] = {
+    TAKE(BIAS, STW_ATTENTION_BIAS), TAKE(OUT, STW_ATTENTION_OUT), TAKE(LSE, STW_ATTENTION_ROW),
+    LEAVE(LSE), LEAVE(BIAS), END};
+
+static const stw_call_step masked_attention_backward[] = {
+    TAKE(TO_Q, STW_ATTENTION_Q), TAKE(ALL_K, STW_ATTENTION_ALL_K),
+    TAKE(ALL_V, STW_ATTENTION_ALL_V), TAKE(WORK, STW_ATTENTION_WORK), DROP(WORK),
+    RELEASE_OUT_IF(AGAIN, 0), DROP_IF(AGAIN, LSE), RELEASE_IF(AGAIN, 0, 2), RELEASE_IF(AGAIN, 0, 0),
+    RELEASE_IF(AGAIN, 0, 1), DROP_IF(AGAIN, BIAS), DROP(GRAD), RELEASE_IF(0, AGAIN, 1),
+    RELEASE_IF(0, AGAIN, 0), RELEASE_IF(0, AGAIN, 2), DROP(LSE), DROP(BIAS),
+    RELEASE_OUT_IF(0, AGAIN), TAKE(TO_V, STW_ATTENTION_V), DROP(ALL_V),
+    TAKE(TO_K, STW_ATTENTION_K), DROP(ALL_K), ADD(TO_Q, 0), ADD(TO_K, 1), ADD(TO_V, 2), END};
 
 /* Eager attention: keys and values once for each query head, softmax in fp32 and its cast, tanh of
  * capped scores (eager_attention_forward). */
@@ -183,7 +215,7 @@ static const stw_call_step rest_attention_backward[] = {{STW_STEP_REST, 1, 0, 0,
 
 const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
     [STW_FUNCTION_NORM] = {norm_forward, norm_backward},
-    [STW_FUNCTION_WIDE_NORM] = {wide_norm_forward, NULL},
+    [STW_FUNCTION_WIDE_NORM] = {wide_norm_forward, wide_norm_backward},
     [STW_FUNCTION_LAYER_NORM] = {layer_norm_forward, NULL, .reads = 1},
     [STW_FUNCTION_PRODUCT] = {product_forward, product_backward, .reads = 1},
     [STW_FUNCTION_ADAPTED_PRODUCT] = {adapted_forward, adapted_backward, .reads = 1,
@@ -191,6 +223,8 @@ const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
     [STW_FUNCTION_ROTARY] = {rotary_forward, rotary_backward},
     [STW_FUNCTION_ATTENTION] = {attention_forward, attention_backward, .reads = 7,
                                 .reads_out = true},
+    [STW_FUNCTION_MASKED_ATTENTION] = {masked_attention_forward, masked_attention_backward,
+                                       .reads = 7, .reads_out = true},
     [STW_FUNCTION_EAGER_ATTENTION] = {eager_attention_forward, NULL, .reads = 7, .reads_out = true},
     [STW_FUNCTION_OTHER_ATTENTION] = {other_attention_forward, NULL, .reads = 1},
     [STW_FUNCTION_ACTIVATION] = {element_forward, activation_backward, .reads = 1},

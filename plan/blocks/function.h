@@ -15,7 +15,7 @@ enum { STW_MOST_SLOTS = 32, STW_MOST_SIZES = 9, STW_MOST_INPUTS = 3, STW_MOST_WE
 enum {
     STW_SLOT_OUT,  /* its output */
     STW_SLOT_GRAD, /* the gradient of that */
-    STW_SLOT_KNOWN /* the scaled gradient of an adapter, which may be there before backward */,
+    STW_SLOT_KNOWN /* what the last call makes of the gradient alone: there before backward */,
     STW_SLOT_FREE /* the first one with a name of the row's own */
 };
 
@@ -73,6 +73,7 @@ typedef enum stw_function_kind {
     STW_FUNCTION_ADAPTED_PRODUCT,
     STW_FUNCTION_ROTARY,
     STW_FUNCTION_ATTENTION,
+    STW_FUNCTION_MASKED_ATTENTION, /* the kernel adds a mask of every pair of tokens */
     STW_FUNCTION_EAGER_ATTENTION,
     STW_FUNCTION_OTHER_ATTENTION, /* latents, linear attention: what they save, as one */
     STW_FUNCTION_ACTIVATION,
@@ -94,7 +95,14 @@ enum { STW_NORM_WIDE, STW_NORM_NARROW, STW_NORM_ROW, STW_NORM_WEIGHT };
 enum { STW_PRODUCT_OUT, STW_PRODUCT_IN, STW_PRODUCT_RANK };
 enum { STW_ROTARY_OUT, STW_ROTARY_HALF };
 enum { STW_ATTENTION_Q, STW_ATTENTION_K, STW_ATTENTION_V, STW_ATTENTION_OUT, STW_ATTENTION_ROW };
-enum { STW_ATTENTION_WORK = STW_ATTENTION_ROW + 1 };
+enum { STW_ATTENTION_WORK = STW_ATTENTION_ROW + 1, STW_N_ATTENTION_SIZES };
+/* With a mask: it, and gradients of keys and values of every query head, where there are fewer. */
+enum {
+    STW_ATTENTION_BIAS = STW_N_ATTENTION_SIZES,
+    STW_ATTENTION_ALL_K,
+    STW_ATTENTION_ALL_V,
+    STW_N_MASKED_SIZES
+};
 /* Eager attention: copies of keys and values, capped scores, softmax in fp32, its cast. */
 enum { STW_EAGER_COPIES, STW_EAGER_CAPPED, STW_EAGER_WIDE, STW_EAGER_OUT, STW_EAGER_CAST };
 enum { STW_ELEMENTS_OUT, STW_ELEMENTS_IN }; /* of all others; in: of gathers */

@@ -19,6 +19,7 @@ typedef struct run {
     stw_trace *t;
     stw_builder *b;
     uint8_t conditions;
+    uint8_t stop; /* the call with which a recomputation ends */
     bool stopped;
     uint8_t left[STW_MOST_VALUES]; /* reads to come */
     total grads[STW_MOST_VALUES];
@@ -205,8 +206,7 @@ static void do_step(run *r, const stw_call *c, const stw_call_step *step, uint32
         pass(r, c, &slots[STW_SLOT_GRAD]);
         break;
     case STW_STEP_STOP:
-        r->stopped =
-            (r->conditions & STW_IF_REPEATED) != 0 && c == &r->t->calls->list[r->t->calls->stop];
+        r->stopped = (r->conditions & STW_IF_REPEATED) != 0 && c == &r->t->calls->list[r->stop];
         break;
     case STW_STEP_END:
         break;
@@ -227,32 +227,55 @@ static void do_steps(run *r, const stw_call *c, const stw_call_step *steps, uint
         if ((holds & s->with) == s->with && (holds & s->without) == 0) do_step(r, c, s, slots);
 }
 
-/* Values that forward has no reference to after a call. */
-static void end_values(run *r, uint32_t call, bool keeps) {
+/* The region of a call; NULL: none. */
+static const stw_call_region *region_of(const stw_calls *calls, uint32_t call) {
+    for (uint32_t i = 0; i < calls->n_regions; i++)
+        if (calls->regions[i].first <= call && call <= calls->regions[i].last)
+            return &calls->regions[i];
+    return NULL;
+}
+
+/* Is a value made and dropped in a region? */
+static bool is_inner(const stw_calls *calls, const stw_call_region *region, uint8_t value) {
+    for (uint32_t i = region->first; i <= region->last; i++)
+        if (calls->list[i].out == value) return calls->values[value].ends <= region->last;
+    return false;
+}
+
+/* Values that forward has no reference to after a call.
+ * @param region whose inner values are not kept; NULL: none */
+static void end_values(run *r, uint32_t call, bool keeps, const stw_call_region *region) {
     const stw_calls *calls = r->t->calls;
     for (uint32_t k = 0; k < calls->n_ended; k++) {
-        const stw_value *value = &calls->values[calls->ended[k]];
-        if ((value->ends == call || r->stopped) && (!keeps || value->reads == 0))
-            drop(r->b, &r->t->kept->values[calls->ended[k]]);
+        const uint8_t v = calls->ended[k];
+        const stw_value *value = &calls->values[v];
+        const bool kept = keeps && !(region != NULL && is_inner(calls, region, v));
+        if ((value->ends == call || r->stopped) && (!kept || value->reads == 0))
+            drop(r->b, &r->t->kept->values[v]);
     }
+}
+
+static void call_forward(run *r, uint32_t i, bool keeps, const stw_call_region *region) {
+    const stw_calls *calls = r->t->calls;
+    const stw_call *c = &calls->list[i];
+    uint32_t *slots = r->t->kept->slots[i];
+    do_steps(r, c, stw_function_of(calls, c)->forward, slots);
+    r->t->kept->values[c->out] = slots[STW_SLOT_OUT];
+    slots[STW_SLOT_OUT] = STW_NO_TENSOR;
+    end_values(r, i, keeps, region);
 }
 
 uint32_t stw_trace_forward(stw_trace *t, stw_trace_kind kind) {
     const stw_calls *calls = t->calls;
     const bool keeps = kind != STW_TRACE_FORGET, again = kind == STW_TRACE_AGAIN;
-    run r = {.t = t,
-             .b = t->b,
-             .conditions = (uint8_t)((keeps ? STW_IF_KEPT : 0) | (again ? STW_IF_REPEATED : 0))};
+    const uint8_t conditions = (uint8_t)((keeps ? STW_IF_KEPT : 0) | (again ? STW_IF_REPEATED : 0));
+    run r = {.t = t, .b = t->b, .stop = calls->stop};
     uint32_t *values = t->kept->values;
     for (uint32_t i = 0; i < calls->n && (!r.stopped || t->hooks != NULL); i++) {
-        const stw_call *c = &calls->list[i];
+        const stw_call_region *region = kind == STW_TRACE_KEEP ? region_of(calls, i) : NULL;
+        r.conditions = region != NULL ? 0 : conditions;
         hook(t, i, false, false);
-        if (!r.stopped) {
-            do_steps(&r, c, stw_function_of(calls, c)->forward, t->kept->slots[i]);
-            values[c->out] = t->kept->slots[i][STW_SLOT_OUT];
-            t->kept->slots[i][STW_SLOT_OUT] = STW_NO_TENSOR;
-            end_values(&r, i, keeps);
-        }
+        if (!r.stopped) call_forward(&r, i, keeps, region);
         hook(t, i, false, true);
     }
     const uint32_t out = values[calls->out];
@@ -260,9 +283,27 @@ uint32_t stw_trace_forward(stw_trace *t, stw_trace_kind kind) {
     return out;
 }
 
+/* What needs nothing of forward comes before it is done again. */
+static void scale(stw_trace *t, uint32_t stop) {
+    const stw_call *last = &t->calls->list[stop];
+    uint64_t bytes = 0;
+    if (last->function == STW_FUNCTION_ADAPTED_PRODUCT)
+        bytes = t->calls->bytes[last->sizes + STW_PRODUCT_OUT];
+    if (last->function == STW_FUNCTION_WIDE_NORM)
+        bytes = t->calls->bytes[last->sizes + STW_NORM_WIDE];
+    t->kept->slots[stop][STW_SLOT_KNOWN] = stw_tensor_take(t->b, 0, bytes);
+}
+
+static void region_again(stw_trace *t, const stw_call_region *region) {
+    run r = {.t = t, .b = t->b, .conditions = STW_IF_KEPT | STW_IF_REPEATED, .stop = region->stop};
+    scale(t, region->stop);
+    for (uint32_t i = region->first; i <= region->last && !r.stopped; i++)
+        call_forward(&r, i, true, NULL);
+}
+
 uint32_t stw_trace_backward(stw_trace *t, uint32_t grad, bool again) {
     const stw_calls *calls = t->calls;
-    run r = {.t = t, .b = t->b, .conditions = again ? STW_IF_REPEATED : 0};
+    run r = {.t = t, .b = t->b};
     for (uint32_t v = 0; v < calls->n_values; v++) {
         r.left[v] = calls->values[v].reads;
         r.grads[v] = (total){.tensor = STW_NO_TENSOR};
@@ -271,6 +312,9 @@ uint32_t stw_trace_backward(stw_trace *t, uint32_t grad, bool again) {
     r.grads[calls->out].tensor = grad;
     for (uint32_t i = calls->n; i-- > 0;) {
         const stw_call *c = &calls->list[i];
+        const stw_call_region *region = again ? NULL : region_of(calls, i);
+        if (region != NULL && region->last == i) region_again(t, region);
+        r.conditions = again || region != NULL ? STW_IF_REPEATED : 0;
         hook(t, i, true, false);
         if ((c->conditions & STW_IF_IDLE) == 0) {
             t->kept->slots[i][STW_SLOT_GRAD] = grad_of(&r, c->out);
@@ -281,9 +325,4 @@ uint32_t stw_trace_backward(stw_trace *t, uint32_t grad, bool again) {
     return r.grads[STW_VALUE_INPUT].tensor;
 }
 
-void stw_trace_scale(stw_trace *t) {
-    const stw_call *last = &t->calls->list[t->calls->stop];
-    if (last->function == STW_FUNCTION_ADAPTED_PRODUCT)
-        t->kept->slots[t->calls->stop][STW_SLOT_KNOWN] =
-            stw_tensor_take(t->b, 0, t->calls->bytes[last->sizes + STW_PRODUCT_OUT]);
-}
+void stw_trace_scale(stw_trace *t) { scale(t, t->calls->stop); }

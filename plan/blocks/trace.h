@@ -55,8 +55,8 @@ uint32_t stw_trace_forward(stw_trace *t, stw_trace_kind kind);
  * @param again forward was recomputed
  * @return the gradient of the input; STW_NO_TENSOR: it has none */
 uint32_t stw_trace_backward(stw_trace *t, uint32_t grad, bool again);
-/** Before a forward with AGAIN: a number scales the gradient of the last product's adapter, so that
- * its backward needs nothing of forward and runs first. */
+/** Before a forward with AGAIN: the gradient of the last product's adapter is scaled by a number,
+ * that of a wide norm is copied in fp32. Both need nothing of forward and run first. */
 void stw_trace_scale(stw_trace *t);
 
 /** Make the gradient of a tensor of the model, if it has none, in its whole or of so many bytes. */

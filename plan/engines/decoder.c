@@ -49,7 +49,7 @@ static bool blocks_are_known(const stw_job *job, const stw_decisions *decisions)
 
 bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions) {
     const stw_run_spec *run = job->run;
-    return stw_job_tp(job) == 1 && job->model->facts_known && run->recompute.granularity != 2 &&
+    return stw_job_tp(job) == 1 && job->model->facts_known &&
            (run->trainable.lora_rank == 0 || !has_experts(job->model)) &&
            run->trainable.freeze.n == 0 && !run->loss.fused && !job->model->soft_capped &&
            blocks_are_known(job, decisions);
@@ -96,7 +96,7 @@ bool stw_decoder_begin(stw_decoder *d, stw_builder *b, const stw_act *acts, bool
     }
     memset(d->grads, 0xff, model->n_tensors * sizeof *d->grads);
     d->normed = d->loss = d->narrow = d->hidden = d->grad = d->passed = d->embedded = none;
-    d->leaf = d->tables[0] = d->tables[1] = none;
+    d->leaf = d->tables[0] = d->tables[1] = d->mask = none;
     return true;
 }
 
@@ -112,6 +112,26 @@ static bool embedding_is_frozen(const stw_decoder *d) {
     return d->job->run->trainable.lora_rank > 0;
 }
 
+/* Every pair of tokens of a sequence (transformers, masking_utils.py, sliding_window_causal_mask).
+ */
+static uint64_t mask_bytes(const stw_decoder *d) {
+    uint64_t most = 0;
+    for (uint32_t g = 0; g < d->job->model->n_groups; g++)
+        most = stw_max_u64(most, stw_mask_bytes(d->job, &d->job->model->groups[g].facts, 1));
+    return most;
+}
+
+static bool is_recomputed(const stw_decoder *d) {
+    for (uint32_t i = 0; i < d->job->model->n_blocks; i++)
+        if (is_transformer(d, i) && d->acts[i] == STW_ACT_RECOMPUTE) return true;
+    return false;
+}
+
+static void drop_tables(stw_decoder *d) {
+    for (int i = 0; i < 2; i++) d->tables[i] = drop(d, d->tables[i]);
+    d->mask = drop(d, d->mask);
+}
+
 /* The rotary tables (transformers, Qwen3RotaryEmbedding.forward) need the first product. */
 void stw_decoder_begin_layers(stw_decoder *d, uint32_t block) {
     const stw_job *job = d->job;
@@ -121,6 +141,7 @@ void stw_decoder_begin_layers(stw_decoder *d, uint32_t block) {
     if (d->hidden == STW_NO_TENSOR) d->hidden = take(d, hidden_bytes(d));
     d->embedded = d->hidden;
     d->first = block;
+    d->mask = take(d, mask_bytes(d));
     uint32_t angles = take(d, stw_times(table, 2)), wide[5];
     stw_torch_take_workspace(d->b, job, 0);
     for (int i = 0; i < 5; i++) { /* both halves; cosines, sines, and both scaled */
@@ -270,7 +291,7 @@ void stw_decoder_logits(stw_decoder *d, uint64_t bytes, const stw_torch_beside *
     d->normed = stw_trace_forward(&norm, STW_TRACE_FORGET);
     d->hidden = drop(d, d->hidden);
     d->embedded = drop(d, d->embedded);
-    for (int i = 0; i < 2; i++) d->tables[i] = drop(d, d->tables[i]);
+    drop_tables(d);
     d->loss = take(d, bytes);
     take_and_drop(d, beside);
     d->normed = drop(d, d->normed);
@@ -301,7 +322,10 @@ void stw_decoder_loss(stw_decoder *d) {
     if (embedding_is_frozen(d)) d->normed = drop(d, d->normed); /* the head is */
 }
 
-void stw_decoder_end_forward(stw_decoder *d) { d->narrow = drop(d, d->narrow); }
+void stw_decoder_end_forward(stw_decoder *d) {
+    d->narrow = drop(d, d->narrow);
+    if (!is_recomputed(d)) d->mask = drop(d, d->mask);
+}
 
 /* Of all tokens at once: the gradient of the hidden states. */
 static uint32_t whole_loss_backward(stw_decoder *d) {
@@ -366,7 +390,7 @@ static void embedding_grad(stw_decoder *d, uint32_t tensor) {
 }
 
 void stw_decoder_embedding_backward(stw_decoder *d) {
-    for (int i = 0; i < 2; i++) d->tables[i] = drop(d, d->tables[i]);
+    drop_tables(d);
     if (embedding_is_frozen(d)) return;
     for (uint32_t i = 0; i < d->job->model->n_tensors; i++) {
         const bool is_made = d->grads[i] != STW_NO_TENSOR && !d->job->model->tied_embeddings;

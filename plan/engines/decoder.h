@@ -29,11 +29,12 @@ typedef struct stw_decoder {
     uint32_t leaf;         /* a frozen embedding's output of which a gradient is asked for */
     uint32_t first;        /* the first transformer block */
     uint32_t tables[2];    /* cosines and sines of positions */
+    uint32_t mask;         /* of windows; checkpoints hold it until backward */
 } stw_decoder;
 
 /** Are all parts of a job's decoder known tensor by tensor? Not known are blocks without an order
- * (stw_group_is_known), activations that are offloaded, tensor parallelism, selective
- * recomputation, frozen tensors, adapters beside experts, fused losses and soft-capped logits. */
+ * (stw_group_is_known), activations that are offloaded, tensor parallelism, frozen tensors,
+ * adapters beside experts, fused losses and soft-capped logits. */
 bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions);
 /** @param acts [n_blocks], kept
  * @param no_grad a forward under torch.no_grad(): nothing is kept
@@ -44,7 +45,7 @@ bool stw_decoder_begin(stw_decoder *d, stw_builder *b, const stw_act *acts, bool
 
 /* ---- forward ---- */
 
-/** Before the first transformer block: its input, and the tables of positions. */
+/** Before the first transformer block: its input, the tables of positions, the mask of windows. */
 void stw_decoder_begin_layers(stw_decoder *d, uint32_t block);
 void stw_decoder_forward(stw_decoder *d, uint32_t block);
 /** A block's forward has returned: its input goes. */

@@ -132,10 +132,13 @@ static bool reduces_once(const stw_job *job) {
            !stw_fsdp_settings_of(job->run).sync_each_micro_batch;
 }
 
-/* Parameters are in the dtype of computation, all of one micro batch. */
-static bool plain_is_known(const stw_job *job) {
-    return stw_trains_in_place(job) && job->run->precision.params == job->run->precision.compute &&
-           job->run->batch.grad_accumulation == 1 && job->run->trainable.lora_rank == 0;
+/* Of a plain module: parameters are in the dtype of computation, all of one micro batch. Of a group
+ * of one rank: nothing comes from the host. */
+static bool one_is_known(const stw_builder *b) {
+    const stw_run_spec *run = b->job->run;
+    if (!stw_trains_in_place(b->job)) return b->decisions->state[0].place.params == STW_TIER_GPU;
+    return run->precision.params == run->precision.compute && run->batch.grad_accumulation == 1 &&
+           run->trainable.lora_rank == 0;
 }
 
 /* Its gradient of a tensor. */
@@ -143,13 +146,30 @@ static uint32_t plain_grad(const stw_builder *b, uint32_t model_tensor) {
     return b->shard_tensors + b->job->model->n_blocks + 2 + model_tensor;
 }
 
+/* Of modules, attention and MLP alone. */
+static bool modules_are_known(const stw_run_spec *run) {
+    const stw_fsdp_modules modules = stw_fsdp_modules_of(run);
+    return run->recompute.granularity != 2 || (!modules.ops && !modules.layernorm);
+}
+
+static void checkpoint_modules(stw_torch *t) {
+    const stw_fsdp_modules modules = stw_fsdp_modules_of(t->job->run);
+    if (t->job->run->recompute.granularity != 2) return;
+    for (uint32_t i = 0; i < 2 * t->job->model->n_groups; i++) {
+        stw_calls *calls = t->decoder.calls[i];
+        if (calls == NULL) continue;
+        if (modules.self_attn) stw_calls_checkpoint(calls, STW_PART_ATTENTION);
+        if (modules.mlp) stw_calls_checkpoint(calls, STW_PART_MLP);
+    }
+}
+
 /* Neither known are parameters that are resharded to a node or stay from one micro batch to the
  * next, nor gradients that add up in the dtype of computation. */
 bool stw_torch_is_known(const stw_builder *b) {
     const stw_run_spec *run = b->job->run;
     return stw_tensors_wanted(b) && !b->job->engine->spec.own_process &&
-           (b->job->group > 1 || plain_is_known(b->job)) &&
-           !stw_fsdp_settings_of(run).reshard_to_node &&
+           (b->job->group > 1 || one_is_known(b)) && !stw_fsdp_settings_of(run).reshard_to_node &&
+           modules_are_known(run) &&
            (run->batch.grad_accumulation == 1 ||
             stw_fsdp_settings_of(run).reshard_after_backward) &&
            (!reduces_once(b->job) || run->precision.reduce != run->precision.compute) &&
@@ -174,6 +194,7 @@ stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad) {
         return NULL;
     }
     if (!stw_decoder_begin(&t->decoder, b, acts, no_grad, NULL)) return NULL;
+    checkpoint_modules(t);
     for (uint32_t i = 0; i <= n; i++) t->units[i].gathered = t->units[i].output = STW_NO_TENSOR;
     t->held = t->reduced = STW_NO_TENSOR;
     return t;
@@ -188,11 +209,10 @@ static void gather(stw_torch *t, unit *u) {
     const bool casts = run->precision.compute != run->precision.params;
     const bool up = t->b->decisions->state[0].place.params == STW_TIER_HOST;
     const stw_torch_elements elements = elements_of(t, u, false);
-    /* a group of one rank gathers nothing, and casts in wait_for_unshard */
     const uint64_t experts = t->job->expert_group > 1 ? elements.experts : 0;
     const uint64_t own_dense = elements.own - (elements.experts - experts);
     uint32_t first = t->b->program->n_tensors, flat = STW_NO_TENSOR;
-    if (stw_trains_in_place(t->job)) return;
+    if (t->job->group == 1) return;
     if (u->gathered != STW_NO_TENSOR || u->n == 0) return;
     if (casts && !up) flat = stw_tensor_take(t->b, GATHER, stw_times(own_dense, c));
     for (uint32_t i = 0; up && i < u->n; i++) {
@@ -208,18 +228,27 @@ static void gather(stw_torch *t, unit *u) {
     for (uint32_t i = end; up && i > first; i -= casts ? 2 : 1) drop(t, i - 1);
 }
 
-/* foreach_all_gather_copy_out */
+/* A group of one rank gathers nothing, and casts in wait_for_unshard (FSDPParamGroup). */
+static bool is_alone(const stw_job *job, uint32_t model_tensor) {
+    return apart(job, model_tensor) ? job->expert_group == 1 : job->group == 1;
+}
+
+/* foreach_all_gather_copy_out. A cast goes when the loop has the next one. */
 static void copy_out(stw_torch *t, unit *u) {
     const uint64_t c = bytes_of(t->job->run->precision.compute);
     const bool casts = t->job->run->precision.compute != t->job->run->precision.params;
+    uint32_t last = STW_NO_TENSOR;
     for (uint32_t i = 0; i < u->n && !stw_trains_in_place(t->job); i++) {
         const uint64_t bytes = stw_times(padded(t->job, u->model[i]), c);
-        const bool alone = apart(t->job, u->model[i]) && t->job->expert_group == 1;
         if (u->params[i] != STW_NO_TENSOR) continue;
-        uint32_t cast = alone && casts ? stw_tensor_take(t->b, COMPUTE, bytes) : STW_NO_TENSOR;
+        if (is_alone(t->job, u->model[i]) && casts) {
+            const uint32_t cast = stw_tensor_take(t->b, COMPUTE, bytes);
+            drop(t, last);
+            last = cast;
+        }
         u->params[i] = stw_tensor_take(t->b, COMPUTE, bytes);
-        drop(t, cast);
     }
+    drop(t, last);
 }
 
 void stw_torch_unshard_in_forward(stw_torch *t, uint32_t first_op, uint32_t block) {
@@ -254,7 +283,7 @@ void stw_torch_copy_out(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     unit *u = unit_of(t, block);
     stw_tensors_instead(t->b, first_op);
-    if (u->gathered == STW_NO_TENSOR) return; /* it was not resharded */
+    if (u->gathered == STW_NO_TENSOR && t->job->group > 1) return; /* it was not resharded */
     copy_out(t, u);
     u->gathered = drop(t, u->gathered);
 }
