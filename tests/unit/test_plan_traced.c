@@ -17,6 +17,8 @@ typedef struct traced_case {
 #define UNIFORM FULL, "recompute.method=uniform", "recompute.num_layers=2"
 #define NONE "recompute.granularity=none"
 #define LORA "trainable.lora.rank=16", "trainable.lora.targets=all-linear"
+#define SDPA FSDP2, "attention=sdpa"
+#define MODULES(which) "recompute.granularity=selective", "recompute.modules=" which
 #define OPTIMIZER "deepspeed.offload_optimizer=cpu"
 
 static const traced_case jobs[] = {
@@ -89,5 +91,23 @@ static void models_with_experts(void) {
             of_model(sparse[m], &experts[i]);
 }
 
-STW_TEST_MAIN("plan_traced", {"dense models", dense_models},
+/* Windows that are shorter than the sequence have masks. The small tensors around the decoder count
+ * more in these small models. */
+static void fsdp2(void) {
+    static const char *const models[] = {"Qwen3-0.6B", "Gemma-3-1b"};
+    static const traced_case cases[] = {
+        {0.01, {SDPA, FULL}},
+        {0.01, {SDPA, NONE}},
+        {0.01, {SDPA, MODULES("[mlp]")}},
+        {0.01, {SDPA, MODULES("[self_attn]")}},
+        {0.01, {SDPA, MODULES("[self_attn, mlp]")}},
+        {0.01, {SDPA, FULL, "node.gpus=1"}},
+        {0.01, {SDPA, NONE, "node.gpus=1"}},
+        {0.01, {SDPA, MODULES("[mlp]"), "node.gpus=1", "batch.grad_accumulation=2"}},
+    };
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) of_model(models[m], &cases[i]);
+}
+
+STW_TEST_MAIN("plan_traced", {"FSDP2", fsdp2}, {"dense models", dense_models},
               {"models with experts", models_with_experts})
