@@ -308,7 +308,7 @@ static void no_flag_is_ignored(void) {
     CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8_recipe=delayed"));
     CU_ASSERT_EQUAL(use_of(&import, "attention-dropout"), STW_IMPORT_TAKEN);
     CU_ASSERT_EQUAL(use_of(&import, "hidden-dropout"), STW_IMPORT_TAKEN);
-    CU_ASSERT_EQUAL(use_of(&import, "optimizer"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, "optimizer"), STW_IMPORT_TAKEN);
     CU_ASSERT_EQUAL(use_of(&import, "log-interval"), STW_IMPORT_NO_EFFECT);
     CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
     CU_ASSERT_EQUAL(use_of(&import, "vocab-size"), STW_IMPORT_ASSUMED);

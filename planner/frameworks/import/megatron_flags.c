@@ -92,7 +92,7 @@ static const stw_flag_row rows[] = {
     READ("optimizer-offload-fraction"),
     RUN("overlap-cpu-optimizer-d2h-h2d", SWITCH, "megatron.overlap_d2h_h2d"),
     RUN("clip-grad", NUMBER, "optimizer.clip_norm"),
-    REFUSED("optimizer", "adam", "use adam; only optimizers with two moments are planned"),
+    {"optimizer", STW_FLAG_READ, STW_FLAG_TEXT, "optimizer.kind", NULL, NULL},
     RUN("num-distributed-optimizer-instances", COUNT, "megatron.optimizer_instances"),
     READ("use-megatron-fsdp"),
     READ("use-custom-fsdp"),
