@@ -1,4 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Sources of Muon:
+ * - Megatron-LM d98e8a6, megatron/core/optimizer/emerging_optimizers.py: TensorParallelMuon
+ *   (orthogonalize splits q, k and v; scaled_orthogonalize_fn multiplies twice), AdamW for what has
+ *   not two dimensions and for embedding and head (_is_muon_excluded).
+ * - NVIDIA-NeMo/Emerging-Optimizers 0.3.0 (0.5.0a0 does the same), orthogonalized_optimizers/:
+ *   orthogonalized_optimizer.py (_init_group makes a momentum_buffer like the parameter; step),
+ *   muon_utils.py (newton_schulz_tp, newton_schulz, newton_schulz_step). Products are in bf16
+ *   (fp32_matmul_prec: medium).
+ * A local variable of step holds the update of one matrix until that of the next one is made. */
 #include "plan/blocks/optimizer.h"
 
 #include "core/checked.h"
@@ -55,10 +64,72 @@ struct stw_update_step {
     uint8_t bytes; /* of an element */
 };
 
+enum { F32 = 4, BF16 = 2 };
+
+/* clang-format off */
+static const struct stw_update_step muon[] = {
+    {PASS, ALWAYS, 0, ALL, 8},       /* weight decay */
+    {PASS, ALWAYS, 0, ALL, 12},      /* momentum: lerp_ */
+    {TAKE, NESTEROV, UPDATE, ALL, F32},
+    {PASS, NESTEROV, 0, ALL, 12},
+    {TAKE, SPLIT, COPIES, ALL, F32}, /* q, k and v: reshape */
+    {PASS, SPLIT, 0, ALL, 8},
+    {PARTS, ALWAYS, 0, 0, 0},
+    {TAKE, GATHERED, SHARDS, MATRIX, F32},
+    {GATHER, GATHERED, 0, MATRIX, F32},
+    {TAKE, GATHERED, JOINED, MATRIX, F32},
+    {PASS, GATHERED, 0, MATRIX, 16}, /* into shards, cat */
+    {TAKE, SUMMED, SQUARED, MATRIX, F32},
+    {PASS, SUMMED, 0, MATRIX, 8},
+    {DROP, SUMMED, SQUARED, 0, 0},
+    {TAKE, ALWAYS, UNIT, MATRIX, F32}, /* normalize */
+    {PASS, ALWAYS, 0, MATRIX, 12},
+    {TAKE, ALWAYS, X, MATRIX, BF16},
+    {PASS, ALWAYS, 0, MATRIX, 6},
+    {DROP, ALWAYS, UNIT, 0, 0},
+    {REPEAT, ALWAYS, 0, 0, 0},
+    {TAKE, ALWAYS, AX, SQUARE, BF16}, /* X X' */
+    {PRODUCTS, ALWAYS, 0, 0, 0},
+    {SUM, SUMMED, 0, SQUARE, BF16},
+    {TAKE, ALWAYS, BX, SQUARE, BF16}, /* b A + c A A */
+    {SQUARES, ALWAYS, 0, 0, 0},
+    {TAKE, ALWAYS, NEW_X, MATRIX, BF16}, /* a X + B X */
+    {PRODUCTS, ALWAYS, 0, 0, 0},
+    {DROP, ALWAYS, BX, 0, 0},
+    {DROP, ALWAYS, AX, 0, 0},
+    {DROP, ALWAYS, X, 0, 0},
+    {AGAIN, ALWAYS, NEW_X, X, 0}, /* the result is the next factor */
+    {TAKE, ALWAYS, WIDE, MATRIX, F32},
+    {PASS, ALWAYS, 0, MATRIX, 6},
+    {DROP, ALWAYS, X, 0, 0},
+    {DROP, GATHERED, JOINED, 0, 0},
+    {DROP, GATHERED, SHARDS, 0, 0},
+    {TAKE, ALWAYS, ONCE, PART, F32}, /* times both scales */
+    {TAKE, ALWAYS, DONE, PART, F32},
+    {PASS, ALWAYS, 0, PART, 16},
+    {DROP, ALWAYS, ONCE, 0, 0},
+    {DROP, ALWAYS, WIDE, 0, 0},
+    {NEXT, ALWAYS, 0, 0, 0},
+    {DROP, SPLIT, COPIES, 0, 0},
+    {TAKE, SPLIT, WHOLE, ALL, F32}, /* cat */
+    {PASS, SPLIT, 0, ALL, 8},
+    {DROP, SPLIT, DONE, 0, 0},
+    {DROP, SPLIT, DONE + 1, 0, 0},
+    {DROP, SPLIT, DONE + 2, 0, 0},
+    {LEAVE, SPLIT, WHOLE, 0, 0},
+    {LEAVE, UNSPLIT, DONE, 0, 0},
+    {PASS, ALWAYS, 0, ALL, 12}, /* into the main parameter */
+    {PASS, ALWAYS, 0, ALL, 6},  /* and from there into the parameter */
+    {DROP, NESTEROV, UPDATE, 0, 0},
+    {END, ALWAYS, 0, 0, 0},
+};
+/* clang-format on */
+
 #define BOTH_MOMENTS (STW_STATE(EXP_AVG) | STW_STATE(EXP_AVG_SQ))
 
 static const stw_optimizer optimizers[STW_N_OPTIMIZER_KINDS] = {
     [STW_OPTIMIZER_KIND_ADAMW] = {{BOTH_MOMENTS, NULL}, {BOTH_MOMENTS, NULL}},
+    [STW_OPTIMIZER_KIND_MUON] = {{STW_STATE(EXP_AVG), muon}, {BOTH_MOMENTS, NULL}},
 };
 
 const stw_optimizer *stw_optimizer_of(const stw_run_spec *run) {

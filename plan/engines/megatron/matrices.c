@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "plan/blocks/optimizer.h"
+#include "plan/engines/megatron/megatron.h"
 #include "plan/program/tensors.h"
 
 /* Kinds of matrices of a model that are told apart: any more are counted as the last one. */
@@ -25,10 +26,25 @@ typedef struct kinds {
     uint64_t peak_bytes;
 } kinds;
 
-static stw_update_matrix matrix_of(const stw_megatron_param *p) {
+/* Weights of products have a partition_dim even where one rank has all of them
+ * (tensor_parallel/layers.py, _initialize_affine_weight_gpu; TransformerEngine's linear.py,
+ * reset_parameters), and are then gathered from themselves. */
+static stw_update_matrix matrix_of(const stw_job *job, const stw_megatron_param *p) {
+    const stw_megatron_settings s = stw_megatron_settings_of(job->run);
     const uint64_t columns = stw_max_u64(p->row, 1);
-    return (stw_update_matrix){
-        .columns = columns, .parts = {p->numel / columns}, .ways = 1, .repeats = 1};
+    stw_update_matrix m = {.columns = columns,
+                           .parts = {p->numel / columns},
+                           .ways = 1,
+                           .by_columns = p->by_columns,
+                           .nesterov = s.muon_nesterov,
+                           .repeats = s.muon_ns_steps};
+    for (int i = 0; i < STW_MOST_PARTS && p->parts[1] > 0 && !s.muon_whole_qkv; i++)
+        m.parts[i] = p->parts[i] / columns;
+    if (!p->product || p->whole || s.muon_tp_mode == STW_MEGATRON_MUON_BLOCKWISE) return m;
+    m.cut =
+        s.muon_tp_mode == STW_MEGATRON_MUON_DUPLICATED ? STW_UPDATE_GATHERED : STW_UPDATE_SUMMED;
+    m.ways = p->expert ? job->run->parallel.etp : job->run->parallel.tp;
+    return m;
 }
 
 static bool is_like(const stw_megatron_param *a, const stw_megatron_param *b) {
@@ -38,14 +54,14 @@ static bool is_like(const stw_megatron_param *a, const stw_megatron_param *b) {
 }
 
 /* @return the number of its kind */
-static uint32_t kind_of(kinds *k, const struct stw_update_step *steps,
+static uint32_t kind_of(kinds *k, const stw_job *job, const struct stw_update_step *steps,
                         const stw_megatron_param *p) {
     uint32_t i = 0;
     while (i < k->n && !is_like(k->list[i].like, p)) i++;
     if (i == MOST_KINDS) i--;
     if (i < k->n) return i;
     kind *new = &k->list[k->n++];
-    *new = (kind){.like = p, .matrix = matrix_of(p)};
+    *new = (kind){.like = p, .matrix = matrix_of(job, p)};
     new->need = stw_update_of(steps, &new->matrix, NULL);
     return i;
 }
@@ -71,12 +87,13 @@ static void replay_pair(replay *r, const kinds *k, uint32_t before, uint32_t now
 }
 
 /* All matrices of one optimizer, from the first module on: the list has the last one first. */
-static void look_at(kinds *k, const stw_megatron_params *list, bool expert, replay *r) {
+static void look_at(kinds *k, const stw_job *job, const stw_megatron_params *list, bool expert,
+                    replay *r) {
     uint32_t before = UINT32_MAX;
     for (uint32_t i = list->n; i-- > 0;) {
         const stw_megatron_param *p = &list->list[i];
         if (!p->matrix || p->expert != expert) continue;
-        const uint32_t now = kind_of(k, r->steps, p);
+        const uint32_t now = kind_of(k, job, r->steps, p);
         kind *at = &k->list[now];
         uint64_t left = before == UINT32_MAX ? 0 : k->list[before].need.left_bytes;
         k->peak_bytes = stw_max_u64(k->peak_bytes, stw_plus(left, at->need.peak_bytes));
@@ -145,7 +162,8 @@ static void compute(stw_builder *b, const kinds *k, const struct stw_update_step
 }
 
 void stw_megatron_update_matrices(stw_builder *b, const stw_megatron_state *s) {
-    const struct stw_update_step *steps = stw_optimizer_of(b->job->run)->matrices.steps;
+    const stw_job *job = b->job;
+    const struct stw_update_step *steps = stw_optimizer_of(job->run)->matrices.steps;
     replay none = {NULL, steps, STW_NO_TENSOR, UINT32_MAX}, tensors = none;
     if (steps == NULL || s->matrices == 0 || b->status != STW_STATUS_OK) return;
     kinds *k = stw_pool_alloc(b->program->pool, sizeof *k);
@@ -153,7 +171,7 @@ void stw_megatron_update_matrices(stw_builder *b, const stw_megatron_state *s) {
         b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
         return;
     }
-    for (int e = 0; e < 2; e++) look_at(k, &s->shard, e == 1, &none);
+    for (int e = 0; e < 2; e++) look_at(k, job, &s->shard, e == 1, &none);
     const uint32_t from = stw_tensors_begin(b);
     stw_extent temporary = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, k->peak_bytes);
     uint32_t sent = STW_OP_NONE;
@@ -168,5 +186,5 @@ void stw_megatron_update_matrices(stw_builder *b, const stw_megatron_state *s) {
     stw_tensors_instead(b, from);
     tensors.b = b;
     *k = (kinds){.n = 0};
-    for (int e = 0; e < 2; e++) look_at(k, &s->shard, e == 1, &tensors);
+    for (int e = 0; e < 2; e++) look_at(k, job, &s->shard, e == 1, &tensors);
 }
