@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/blocks/optimizer.h"
 
 const char *stw_resource_words(stw_resource resource) {
     static const char *const words[STW_N_RESOURCES] = {
@@ -186,6 +187,10 @@ static void add_state(const stw_plan *plan, stw_plan_facts *facts) {
     uint64_t first;
     for (uint32_t i = 0; i < plan->decisions.n_state && i < STW_MAX_PLACES; i++)
         stw_decision_range(job, &plan->decisions, job->largest, i, &first, &facts->place_params[i]);
+    /* matrices that are updated otherwise than the rest have a space of the engine's */
+    for (uint32_t id = STW_N_STATE_SPACES; id < job->n_spaces && stw_optimizer_divides(job->run);
+         id++)
+        facts->place_params[0] += job->kinds[job->largest].spaces[id].n;
     for (uint32_t i = 0; layout != NULL && i < layout->n_regions; i++) {
         const stw_region *region = &layout->regions[i];
         add_region(job, region, &job->kinds[job->largest].spaces[region->space], facts);

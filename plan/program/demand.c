@@ -312,10 +312,6 @@ static void demand_copy(const stw_job *job, const stw_op *op, stw_demand *out) {
         stw_demand_copy(job, op->from, op->to, op->bytes, out);
 }
 
-static void demand_update(const stw_job *job, const stw_op *op, stw_demand *out) {
-    stw_demand_update(job, op->update, op->params, op->ring_bytes, out);
-}
-
 static void demand_pass(const stw_job *job, const stw_op *op, stw_demand *out) {
     add_traffic(job, op->to, (double)op->bytes, out);
     if (op->pageable) { /* half is read, half is written */
@@ -393,6 +389,14 @@ static void demand_place(const stw_job *job, const stw_op *op, stw_demand *out) 
 static void demand_work(const stw_job *job, const stw_op *op, stw_demand *out) {
     out->seconds[STW_RESOURCE_GPU] += stw_work_seconds(job->cluster, op->work, op->n_work);
     out->seconds[STW_RESOURCE_HBM] += stw_work_hbm_seconds(job->cluster, op->work, op->n_work);
+}
+
+/* AdamW's passes, or what another optimizer computes. */
+static void demand_update(const stw_job *job, const stw_op *op, stw_demand *out) {
+    if (op->n_work > 0)
+        demand_work(job, op, out);
+    else
+        stw_demand_update(job, op->update, op->params, op->ring_bytes, out);
 }
 
 static void demand_idle(const stw_job *job, const stw_op *op, stw_demand *out) {

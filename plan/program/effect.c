@@ -131,7 +131,9 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
     case STW_NEED_CALLS:
         return job->engine->cpu_pass != NULL;
     case STW_NEED_ISSUES:
-        return job->engine->cpu_pass != NULL || (job->engine->sync_calls && has_rollout(job->run));
+        return job->engine->cpu_pass != NULL ||
+               job->run->optimizer.kind != STW_OPTIMIZER_KIND_ADAMW || /* one matrix at a time */
+               (job->engine->sync_calls && has_rollout(job->run));
     case STW_NEED_RATE:
         return uses_rate(job, row);
     case STW_NEED_OWN_KERNELS:

@@ -37,7 +37,8 @@
      * factor */                                                                                   \
     X(NORM, "norm", COMPUTE, NOTHING, norm, nothing)                                               \
     X(NORM_SUM, "norm_sum", COLLECTIVE, NOTHING, norm_sum, nothing)                                \
-    /* AdamW on a bucket, in tier `to`; `from`: the tier of its moments and master */              \
+    /* AdamW on a bucket, in tier `to`; `from`: the tier of its moments and master. With `work`:   \
+     * what another optimizer computes */                                                          \
     X(UPDATE, "update", COMPUTE, BUCKET, update, unit)                                             \
     /* a pass over arrays in tier `to`: `bytes` that it reads and writes together */               \
     X(PASS, "pass", COMPUTE, BUCKET, pass, nothing)                                                \

@@ -157,6 +157,7 @@ typedef struct stw_run_spec {
         bool log_prob_entropy;
     } batch;
     struct {
+        stw_optimizer_kind kind;
         stw_optimizer_implementation implementation;
         uint32_t cpu_threads; /* of a rank; STW_AUTO: as the launcher sets it */
         double clip_norm;     /* 0: none */
@@ -164,7 +165,7 @@ typedef struct stw_run_spec {
         double lr, beta1, beta2, eps, weight_decay;
         uint32_t n_groups;
         stw_param_group *groups;
-    } optimizer; /* kind is adamw */
+    } optimizer;
     struct {
         double resident, stream, direct, cpu;
     } update; /* shares of the parameters, 0 to 1, STW_AUTO_NUMBER: the planner decides */

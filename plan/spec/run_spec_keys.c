@@ -44,7 +44,9 @@ static const stw_spec_word auto_tokens[] = {{"auto", 0, NULL}, END};
 static const stw_spec_word auto_number[] = {{"auto", STW_AUTO, NULL}, END};
 static const stw_spec_word same_number[] = {{"same", STW_AUTO, NULL}, END};
 static const stw_spec_word none[] = {{"none", 0, NULL}, END};
-static const stw_spec_word adamw[] = {{"adamw", 0, NULL}, END};
+#define X(name, text) {text, STW_OPTIMIZER_KIND_##name, NULL},
+static const stw_spec_word kinds[] = {STW_OPTIMIZER_TABLE(X) END};
+#undef X
 static const stw_spec_word implementations[] = {{"auto", STW_OPTIMIZER_AUTO, NULL},
                                                 {"fused", STW_OPTIMIZER_FUSED, NULL},
                                                 {"foreach", STW_OPTIMIZER_FOREACH, NULL},
@@ -303,8 +305,8 @@ static const stw_spec_row rows_before[] = {
      .needs = NEEDS(FORWARD) | NEEDS(LOG_PROB)},
     {BOOL("batch.log_prob_entropy"), AT(batch.log_prob_entropy), .also = "calculate_entropy",
      .fallback = "false", .needs = NEEDS(FORWARD) | NEEDS(LOG_PROB)},
-    {WORDS("optimizer.kind", adamw), .also = "optim optimizer_type adam adamw",
-     .fallback = "adamw"},
+    {WORDS("optimizer.kind", kinds), AT(optimizer.kind), .also = "optim optimizer_type adam adamw",
+     .fallback = "adamw", .needs = NEEDS(FORWARD)},
     {WORDS("optimizer.implementation", implementations), AT(optimizer.implementation),
      .also = "fused foreach", .fallback = "auto",
      .note = "auto | fused | foreach: a temporary as large as exp_avg_sq | loop: over tensors | "

@@ -49,7 +49,7 @@ static const char *last_part(const char *key) {
     return dot != NULL ? dot + 1 : key;
 }
 
-enum { MOST_ROWS = 256, SHORTEST_PART = 2, LONGEST_HINT = 96 };
+enum { MOST_ROWS = 512, SHORTEST_PART = 2, LONGEST_HINT = 96 };
 
 static int plain_letter(char c) { return c == '-' || c == '.' ? '_' : tolower((unsigned char)c); }
 

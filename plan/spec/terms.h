@@ -53,6 +53,9 @@
 #define STW_UPDATE_TABLE(X)                                                                        \
     X(RESIDENT, "resident") X(STREAM, "stream") X(DIRECT, "direct") X(CPU, "cpu")
 
+/* What updates the matrices of a model; plan/blocks/optimizer.c says what each keeps and does. */
+#define STW_OPTIMIZER_TABLE(X) X(ADAMW, "adamw") X(MUON, "muon")
+
 #define STW_STREAM_TABLE(X)                                                                        \
     X(H2D, "h2d")                                                                                  \
     X(COMPUTE, "compute")                                                                          \
@@ -88,6 +91,9 @@ typedef enum stw_tier { STW_TIER_TABLE(X) STW_N_TIERS } stw_tier;
 #undef X
 #define X(name, text) STW_UPDATE_##name,
 typedef enum stw_update { STW_UPDATE_TABLE(X) STW_N_UPDATES } stw_update;
+#undef X
+#define X(name, text) STW_OPTIMIZER_KIND_##name,
+typedef enum stw_optimizer_kind { STW_OPTIMIZER_TABLE(X) STW_N_OPTIMIZER_KINDS } stw_optimizer_kind;
 #undef X
 #define X(name, text) STW_STREAM_##name,
 typedef enum stw_stream { STW_STREAM_TABLE(X) STW_N_STREAMS } stw_stream;

@@ -215,6 +215,18 @@ static const job_case golden_jobs[] = {
      {FSDP2, "optimizer.implementation=stowage", "optimizer.overlap=true", "precision.params=bf16",
       "node.gpus=2", "trainable.lora={rank: 16, targets: [q_proj, k_proj]}", "checkpoint.every=10",
       RING}},
+    {"megatron-muon",
+     "Qwen3-30B-A3B",
+     4,
+     1,
+     {MEGATRON, "nodes=1", "optimizer.kind=muon", "megatron.distributed_optimizer=false",
+      "parallel.tp=2", "parallel.sequence_parallel=true", "parallel.ep=4"}},
+    {"megatron-muon-dealt",
+     "Qwen3-8B",
+     4,
+     1,
+     {MEGATRON, "nodes=2", "optimizer.kind=muon", "megatron.overlap_grad_reduce=true",
+      "parallel.pp=2", "batch.grad_accumulation=4"}},
 };
 
 /* A config of the zoo with another number of layers, through a file of its own. */

@@ -177,6 +177,10 @@ static const key_case megatron_cases[] = {
     {"saved", {MEGATRON, "checkpoint.every=10"}},
     {"parked", {MEGATRON, "park.params=host", "park.moments=host"}},
     {"overlapped", {MEGATRON, "megatron.overlap_grad_reduce=true"}},
+    {"muon",
+     {MEGATRON, "optimizer.kind=muon", "megatron.distributed_optimizer=false", "parallel.tp=2",
+      "parallel.sequence_parallel=true"}},
+    {"muon, layer-wise", {MEGATRON, "optimizer.kind=muon", "megatron.overlap_grad_reduce=true"}},
     {NULL, {NULL}}};
 
 #define ROLE                                                                                       \

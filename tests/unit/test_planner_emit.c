@@ -169,6 +169,11 @@ static const kind kinds[] = {
       {"allocator.max_split_size", {"none", "64 MiB"}},
       {"checkpoint.every",
        {"0", "20", "20; checkpoint.async=true", "20; checkpoint.contents=[model]"}},
+      {"optimizer.kind",
+       {"adamw", "muon; megatron.overlap_grad_reduce=true",
+        "muon; megatron.distributed_optimizer=false; megatron.muon_nesterov=true",
+        "muon; megatron.distributed_optimizer=false; megatron.muon_ns_steps=7; "
+        "megatron.muon_tp_mode=distributed"}},
       {"recompute.granularity", {"none", "full"}}}},
     {"megatron",
      "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --bf16 \\\n"

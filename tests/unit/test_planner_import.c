@@ -308,7 +308,7 @@ static void no_flag_is_ignored(void) {
     CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8_recipe=delayed"));
     CU_ASSERT_EQUAL(use_of(&import, "attention-dropout"), STW_IMPORT_TAKEN);
     CU_ASSERT_EQUAL(use_of(&import, "hidden-dropout"), STW_IMPORT_TAKEN);
-    CU_ASSERT_EQUAL(use_of(&import, "optimizer"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, "optimizer"), STW_IMPORT_TAKEN);
     CU_ASSERT_EQUAL(use_of(&import, "log-interval"), STW_IMPORT_NO_EFFECT);
     CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
     CU_ASSERT_EQUAL(use_of(&import, "vocab-size"), STW_IMPORT_ASSUMED);
@@ -349,6 +349,31 @@ static void contradictions_are_refused(void) {
     }
     CHECK_OK(parse(DENSE "swiglu: False\nqk-layernorm: 1\n", &import, err));
     stw_import_free(&import);
+}
+
+/* Flags of Muon have no effect with another optimizer. */
+static void muon_of_flags(void) {
+#define MUON "muon-num-ns-steps: 7\nmuon-no-split-qkv: true\nmuon-momentum: 0.95\n"
+    stw_import import;
+    CHECK_OK(parse(DENSE MUON "optimizer: muon\nmuon-tp-mode: blockwise\n", &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "optimizer.kind=muon"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.muon_ns_steps=7"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.muon_whole_qkv=true"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.muon_tp_mode=blockwise"));
+    CU_ASSERT_EQUAL(use_of(&import, "optimizer"), STW_IMPORT_TAKEN);
+    CU_ASSERT_EQUAL(use_of(&import, "muon-momentum"), STW_IMPORT_NO_EFFECT);
+    stw_import_free(&import);
+    CHECK_OK(parse(DENSE MUON "optimizer: adam\n", &import, err));
+    CU_ASSERT_FALSE(has_setting(&import, "megatron.muon_ns_steps=7"));
+    CU_ASSERT_EQUAL(use_of(&import, "muon-num-ns-steps"), STW_IMPORT_NO_EFFECT);
+    stw_import_free(&import);
+    CHECK_FAILS(parse(DENSE "optimizer: soap\n", &import, err), STW_STATUS_NOT_BUILT_IN,
+                "optimizer.kind");
+    stw_import_free(&import);
+    CHECK_FAILS(parse(DENSE "optimizer: muon\nmuon-fp32-matmul-prec: high\n", &import, err),
+                STW_STATUS_NOT_BUILT_IN, "medium");
+    stw_import_free(&import);
+#undef MUON
 }
 
 static void optimizers_of_flags(void) {
@@ -517,6 +542,6 @@ STW_TEST_MAIN("planner import", {"models of flags", models_of_flags},
               {"command lines", command_lines}, {"no flag is ignored", no_flag_is_ignored},
               {"fp8 and offload are taken", fp8_and_offload_are_taken},
               {"contradictions are refused", contradictions_are_refused},
-              {"optimizers of flags", optimizers_of_flags}, {"grouped products", grouped_products},
-              {"deferred gradients", deferred_gradients}, {"tied gradients", tied_gradients},
-              {"golden rows", golden_rows})
+              {"optimizers of flags", optimizers_of_flags}, {"muon of flags", muon_of_flags},
+              {"grouped products", grouped_products}, {"deferred gradients", deferred_gradients},
+              {"tied gradients", tied_gradients}, {"golden rows", golden_rows})

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of optimizers in every framework's file. Only AdamW's two moments are planned: each other
- * name, and each option that keeps more or less, is refused where it stands. */
+/* Names of optimizers in every framework's file. AdamW's two moments are planned, and Megatron-LM's
+ * Muon: each other name, and each option that keeps more or less, is refused where it stands. */
 #include <stdlib.h>
 
 #include "planner/frameworks/import/import.h"
@@ -124,10 +124,13 @@ static void names_of_swift(void) {
 
 /* Megatron-LM, megatron/training/arguments.py, --optimizer: they were planned as adam. */
 static void names_of_megatron(void) {
-    static const char *const others[] = {"sgd", "lion", "muon", "dist_muon", "soap", NULL};
+    static const char *const others[] = {"sgd", "lion", "dist_muon", "soap", NULL};
     stw_import import;
     refuses(&megatron, others, "--optimizer");
     CHECK_OK(parse(&megatron, "adam", &import, err));
+    stw_import_free(&import);
+    CHECK_OK(parse(&megatron, "muon", &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "optimizer.kind=muon"));
     stw_import_free(&import);
 }
 

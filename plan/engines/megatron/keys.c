@@ -29,6 +29,11 @@ static const stw_spec_word recipes[] = {{"delayed", STW_MEGATRON_FP8_DELAYED, NU
                                         {"mxfp8", STW_MEGATRON_FP8_MXFP8, NULL},
                                         {NULL, 0, NULL}};
 
+static const stw_spec_word muon_modes[] = {{"duplicated", STW_MEGATRON_MUON_DUPLICATED, NULL},
+                                           {"blockwise", STW_MEGATRON_MUON_BLOCKWISE, NULL},
+                                           {"distributed", STW_MEGATRON_MUON_DISTRIBUTED, NULL},
+                                           {NULL, 0, NULL}};
+
 static const stw_spec_row rows[] = {
     {BOOL("megatron.distributed_optimizer"), AT(distributed_optimizer), .fallback = "true",
      .also = "use_distributed_optimizer", .needs = NEEDS(SHARDS)},
@@ -165,6 +170,18 @@ static const stw_spec_row rows[] = {
      .also = "fine_grained_activation_offloading",
      .note = "saved activations on the host: attn_norm, qkv_linear, core_attn, attn_proj, "
              "mlp_norm, expert_fc1, moe_act",
+     .needs = NEEDS(FORWARD)},
+    {COUNT("megatron.muon_ns_steps"), AT(muon_ns_steps), .fallback = "5",
+     .also = "muon_num_ns_steps", .note = "Newton-Schulz steps of optimizer.kind: muon",
+     BOUNDS(1, 99), .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.muon_nesterov"), AT(muon_nesterov), .fallback = "false",
+     .note = "of optimizer.kind: muon; a copy of each gradient in fp32", .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.muon_whole_qkv"), AT(muon_whole_qkv), .fallback = "false",
+     .also = "muon_no_split_qkv muon_split_qkv",
+     .note = "of optimizer.kind: muon; q, k and v are one matrix", .needs = NEEDS(FORWARD)},
+    {WORDS("megatron.muon_tp_mode", muon_modes), AT(muon_tp_mode), .fallback = "duplicated",
+     .note = "of optimizer.kind: muon; duplicated: all ranks of tp work on whole matrices | "
+             "blockwise: each on its part | distributed: on its part, with sums of products",
      .needs = NEEDS(FORWARD)},
     {STRING("megatron.ckpt_format"), AT(ckpt_format), .fallback = "torch_dist",
      .instead = "checkpoint files of Megatron-LM are not planned"},
@@ -462,6 +479,44 @@ static stw_status check_fsdp(const stw_run_spec *run, const char *origin, stw_er
     return STW_STATUS_OK;
 }
 
+/* training/arguments.py, "emerging optimizer check"; optimizer/__init__.py,
+ * _get_megatron_emerging_optimizer; layer_wise_optimizer.py: all of the distributed optimizer's
+ * options off. */
+static stw_status check_muon(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const stw_megatron_settings s = stw_megatron_settings_of(run);
+    const struct {
+        const char *key, *expected;
+        bool set;
+    } of_muon[] = {{"megatron.muon_ns_steps", "5, or optimizer.kind: muon", s.muon_ns_steps != 5},
+                   {"megatron.muon_nesterov", "false, or optimizer.kind: muon", s.muon_nesterov},
+                   {"megatron.muon_whole_qkv", "false, or optimizer.kind: muon", s.muon_whole_qkv},
+                   {"megatron.muon_tp_mode", "duplicated, or optimizer.kind: muon",
+                    s.muon_tp_mode != STW_MEGATRON_MUON_DUPLICATED}},
+      others[] = {
+          {"megatron.fsdp", "none with optimizer.kind: muon", s.fsdp != STW_MEGATRON_FSDP_NONE},
+          {"megatron.optimizer_offload_fraction", "0 with optimizer.kind: muon",
+           s.optimizer_offload_fraction > 0},
+          {"megatron.optimizer_cpu_offload", "false with optimizer.kind: muon",
+           s.optimizer_cpu_offload},
+          {"megatron.precision_aware", "false with optimizer.kind: muon", s.precision_aware},
+          {"megatron.optimizer_instances", "1 with optimizer.kind: muon",
+           s.optimizer_instances > 1},
+          {"precision.params", "bf16 with optimizer.kind: muon",
+           run->precision.params != STW_DTYPE_BF16},
+          {"trainable.lora.rank",
+           "0 with optimizer.kind: muon: its state of adapters is not planned",
+           run->trainable.lora_rank > 0},
+      };
+    const bool muon = run->optimizer.kind == STW_OPTIMIZER_KIND_MUON;
+    for (size_t i = 0; !muon && i < sizeof of_muon / sizeof of_muon[0]; i++)
+        if (of_muon[i].set)
+            return stw_run_spec_refuse_value(run, origin, err, of_muon[i].key, of_muon[i].expected);
+    for (size_t i = 0; muon && i < sizeof others / sizeof others[0]; i++)
+        if (others[i].set)
+            return stw_run_spec_refuse_value(run, origin, err, others[i].key, others[i].expected);
+    return STW_STATUS_OK;
+}
+
 stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_precision(run, origin, err));
@@ -472,6 +527,7 @@ stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_e
     STW_TRY(check_recompute(run, origin, err));
     STW_TRY(check_fsdp(run, origin, err));
     STW_TRY(check_parking(run, origin, err));
+    STW_TRY(check_muon(run, origin, err));
     if (run->parallel.dp_replicate != 1)
         return stw_run_spec_refuse_value(run, origin, err, "parallel.dp_replicate",
                                          "1: all GPUs that tp, cp and pp leave are data parallel");

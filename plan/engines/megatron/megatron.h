@@ -14,6 +14,13 @@ typedef enum stw_megatron_sharding {
     STW_MEGATRON_FSDP_OPTIM_GRADS_PARAMS /* ZeRO-3 */
 } stw_megatron_sharding;
 
+/** megatron.muon_tp_mode: how ranks of tensor parallelism orthogonalise a matrix. */
+typedef enum stw_megatron_muon_mode {
+    STW_MEGATRON_MUON_DUPLICATED,
+    STW_MEGATRON_MUON_BLOCKWISE,
+    STW_MEGATRON_MUON_DISTRIBUTED
+} stw_megatron_muon_mode;
+
 typedef struct stw_megatron_settings {
     bool distributed_optimizer, fsdp_double_buffer, fsdp_max_pool;
     bool fsdp_persistent;
@@ -41,6 +48,8 @@ typedef struct stw_megatron_settings {
     uint32_t fp8_amax_history, first_layers_bf16, last_layers_bf16;
     bool fp8_param_gather, fp8_transposes;
     stw_strings offload_modules;
+    uint32_t muon_ns_steps, muon_tp_mode; /* stw_megatron_muon_mode */
+    bool muon_nesterov, muon_whole_qkv;
 } stw_megatron_settings;
 
 extern const stw_spec_section stw_megatron_section;

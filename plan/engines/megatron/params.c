@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/blocks/optimizer.h"
+#include "plan/engines/megatron/layer_wise.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/vision.h"
 #include "plan/engines/tensor_parallel.h"
@@ -34,6 +36,11 @@ static bool is_vocabulary(const stw_job *job, const stw_tensor *t) {
     if (t->rank == 1 && t->use.weight == STW_WEIGHT_HEAD && t->use.bias) return true;
     return t->rank == 2 && t->shape[0] == job->model->vocab && job->model->vocab > 0 &&
            (stw_megatron_is_embedding(job, t->block) || stw_megatron_is_head(job, t->block));
+}
+
+/* emerging_optimizers.py, _is_nonlinear_or_embedding. Each expert has a matrix. */
+static bool is_matrix(const stw_job *job, const stw_tensor *t) {
+    return t->rank == (t->expert ? 3 : 2) && !is_vocabulary(job, t);
 }
 
 /* Elements of a matrix or vector over the vocabulary on a rank, padding included. */
@@ -92,6 +99,10 @@ static int merged_as(const stw_weight_use *use) {
     }
 }
 
+static int qkv_part(const stw_weight_use *use) {
+    return use->weight == STW_WEIGHT_Q ? 0 : use->weight == STW_WEIGHT_K ? 1 : 2;
+}
+
 typedef struct adding {
     stw_pool *pool;
     stw_megatron_params *out;
@@ -124,7 +135,9 @@ static stw_status add_experts(const stw_job *job, const stw_tensor *t, adding *a
                                   .block = t->block,
                                   .chunk = a->chunk,
                                   .expert = true,
-                                  .product = t->rank == 3};
+                                  .product = t->rank == 3,
+                                  .matrix = is_matrix(job, t),
+                                  .by_columns = stw_tp_cut_of(t) == STW_TP_COLUMNS};
     }
     a->out->expert = stw_plus(a->out->expert, all / n * n);
     return STW_STATUS_OK;
@@ -164,8 +177,11 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
         if (is_vocabulary(job, t)) n = vocabulary_part(job, t);
         a->out->dense = stw_plus(a->out->dense, n);
         int kind = stw_megatron_is_whole_vision(job, t) ? 0 : merged_as(&t->use);
+        const int part = kind == MERGED_QKV ? qkv_part(&t->use) : 0;
         if (kind > 0 && merged[kind] > 0) {
-            a->out->list[merged[kind] - 1].numel += n;
+            stw_megatron_param *into = &a->out->list[merged[kind] - 1];
+            into->numel += n;
+            into->parts[part] = kind == MERGED_QKV ? n : 0;
             continue;
         }
         stw_megatron_param *p = append(a);
@@ -175,8 +191,11 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
                                   .block = t->block,
                                   .whole = stw_tp_cut_of(t) == STW_TP_WHOLE,
                                   .product = is_product(t),
+                                  .matrix = is_matrix(job, t),
+                                  .by_columns = stw_tp_cut_of(t) == STW_TP_COLUMNS,
                                   .chunk = a->chunk,
                                   .bucket = is_vocabulary(job, t) && is_shared(job, t->block)};
+        if (kind == MERGED_QKV) p->parts[part] = n;
         if (kind > 0) merged[kind] = a->out->n;
     }
     return STW_STATUS_OK;
@@ -192,17 +211,22 @@ static uint64_t common_multiple(uint64_t a, uint64_t b) {
     return x > 0 ? stw_times(a / x, b) : b;
 }
 
-/* Elements of the flat buffers of dense or of expert parameters. */
+/* Elements of a bucket. */
+static uint64_t full_bucket(const stw_job *job) {
+    if (!stw_megatron_settings_of(job->run).overlap_grad_reduce) return UINT64_MAX;
+    return stw_max_u64(BUCKET_PARAMS, stw_times(BUCKET_PARAMS_PER_RANK, job->dp_shard));
+}
+
+/* Elements of the flat buffers of dense or of expert parameters, without matrices that are dealt.
+ */
 static uint64_t padded(const stw_job *job, const stw_megatron_params *params, bool expert) {
     const stw_megatron_settings s = stw_megatron_settings_of(job->run);
     uint64_t ranks = expert ? job->expert_group : job->group, at = 0, begin = 0;
     if (!s.distributed_optimizer) return expert ? params->expert : params->dense;
-    uint64_t step = common_multiple(ranks, BUCKET_STEP), full = UINT64_MAX;
-    if (s.overlap_grad_reduce)
-        full = stw_max_u64(BUCKET_PARAMS, stw_times(BUCKET_PARAMS_PER_RANK, job->dp_shard));
+    const uint64_t step = common_multiple(ranks, BUCKET_STEP), full = full_bucket(job);
     for (uint32_t i = params->n; i-- > 0;) {
         const stw_megatron_param *p = &params->list[i];
-        if (p->expert != expert) continue;
+        if (p->expert != expert || (p->matrix && stw_megatron_deals(job))) continue;
         if (p->bucket) begin = at = stw_round_up_u64(at, step);
         at = stw_plus(stw_round_up_u64(at, PARAM_STEP), p->numel);
         if (p->bucket || at - begin >= full) begin = at = stw_round_up_u64(at, step);
@@ -238,8 +262,9 @@ stw_status stw_megatron_params_of(const stw_job *job, uint32_t stage, stw_pool *
         if (last < n) STW_TRY(add_block(job, &job->model->blocks[last], &a, err));
         if (last < n && predicts) out->list[out->n - 1].bucket = false;
     }
-    out->dense_padded = padded(job, out, false);
-    out->expert_padded = padded(job, out, true);
+    for (int e = 0; e < 2; e++) STW_TRY(stw_megatron_deal(job, out, e == 1, full_bucket(job), err));
+    out->dense_padded = stw_plus(padded(job, out, false), out->dealt_padded[0]);
+    out->expert_padded = stw_plus(padded(job, out, true), out->dealt_padded[1]);
 out:
     return status;
 }
@@ -253,23 +278,37 @@ static uint64_t share(const stw_job *job, uint64_t elements, uint32_t ranks) {
 }
 
 uint64_t stw_megatron_dense_share(const stw_job *job, const stw_megatron_params *params) {
-    return share(job, params->dense_padded, job->group);
+    return stw_plus(share(job, params->dense_padded - params->dealt_padded[0], job->group),
+                    params->dealt_share[0]);
 }
 
 uint64_t stw_megatron_expert_share(const stw_job *job, const stw_megatron_params *params) {
-    return share(job, params->expert_padded, job->expert_group);
+    return stw_plus(share(job, params->expert_padded - params->dealt_padded[1], job->expert_group),
+                    params->dealt_share[1]);
+}
+
+uint32_t stw_megatron_turn(const stw_job *job, const stw_megatron_param *param) {
+    const uint32_t half = STW_MEGATRON_TURNS / 2;
+    if (!stw_optimizer_divides(job->run)) return param->expert;
+    const bool deals = stw_megatron_deals(job) && job->world > 1; /* one rank has either way */
+    const uint32_t first = param->matrix == deals ? half : 0;
+    return first + (param->matrix ? param->expert : param->row == 1);
 }
 
 stw_status stw_megatron_shard_of(const stw_job *job, const stw_megatron_params *params,
                                  stw_pool *pool, stw_megatron_params *out, stw_error *err) {
-    uint64_t left[2] = {stw_megatron_dense_share(job, params),
-                        stw_megatron_expert_share(job, params)};
+    uint64_t left[2] = {stw_megatron_dense_share(job, params) - params->dealt_share[0],
+                        stw_megatron_expert_share(job, params) - params->dealt_share[1]};
     *out = (stw_megatron_params){.list = stw_pool_array(pool, params->n, sizeof *out->list)};
     if (out->list == NULL && params->n > 0) return no_memory(err);
     for (uint32_t i = params->n; i-- > 0;) {
         stw_megatron_param p = params->list[i];
-        p.numel = stw_min_u64(p.numel, left[p.expert]);
-        left[p.expert] -= p.numel;
+        if (p.matrix && stw_megatron_deals(job)) {
+            if (p.owner != params->dealt_rank[p.expert]) continue;
+        } else {
+            p.numel = stw_min_u64(p.numel, left[p.expert]);
+            left[p.expert] -= p.numel;
+        }
         if (p.numel == 0) continue;
         out->list[out->n++] = p;
         *(p.expert ? &out->expert : &out->dense) += p.numel;
@@ -314,6 +353,10 @@ typedef struct cutting {
 
 /* Is a tensor in a space? Frozen ones have parameters alone. */
 static bool is_in(const stw_job *job, uint32_t space, uint32_t tensor) {
+    const bool state = space == STW_SPACE_OPTIMIZER || space == STW_MEGATRON_SPACE_RESIDENT;
+    if (state && stw_optimizer_divides(job->run) &&
+        is_matrix(job, &job->model->tensors[tensor]) != (space == STW_MEGATRON_SPACE_RESIDENT))
+        return false;
     return space == STW_SPACE_PARAMS || stw_job_trains(job, tensor);
 }
 
@@ -345,11 +388,15 @@ static stw_status cut_state(const stw_job *job, uint32_t space, uint32_t rank, c
     for (int e = 0; e < 2; e++) {
         uint64_t all = c->high[e], each = all;
         if (s.distributed_optimizer) each = stw_div_up_u64(all, ranks[e]);
+        const bool dealt = space == STW_MEGATRON_SPACE_RESIDENT && stw_megatron_deals(job);
+        if (dealt) each = params.dealt_share[e]; /* as if all had as many as the one with most */
+        const uint64_t most = dealt ? all - stw_min_u64(all, each) : all;
         uint64_t skipped =
-            s.distributed_optimizer ? stw_min_u64(all, stw_times(number[e] % ranks[e], each)) : 0;
+            s.distributed_optimizer ? stw_min_u64(most, stw_times(number[e] % ranks[e], each)) : 0;
         c->high[e] = all - skipped;
         c->low[e] = c->high[e] - stw_min_u64(each, c->high[e]);
         if (space == STW_SPACE_PARAMS || space == STW_SPACE_GRADS) continue;
+        if (stw_optimizer_divides(job->run)) continue;
         uint64_t off = stw_megatron_offloaded(job, &shard, e == 1);
         off = stw_min_u64(off, c->high[e] - c->low[e]);
         if (!stw_megatron_offloads(job)) off = c->high[e] - c->low[e];

@@ -7,7 +7,8 @@
 #include "plan/engines/megatron/ranks.h"
 
 /** Space of the state that HybridDeviceOptimizer leaves on the GPU; the optimizer space holds what
- * it updates on the host. Empty without it: the optimizer space holds all. */
+ * it updates on the host. Of an optimizer that divides (plan/blocks/optimizer.h): the state of
+ * matrices; the optimizer space holds the rest. Else empty: the optimizer space holds all. */
 #define STW_MEGATRON_SPACE_RESIDENT STW_N_STATE_SPACES
 
 /** One parameter as Megatron makes it: q, k and v in one matrix, gate and up in one, experts apart.
@@ -18,9 +19,13 @@ typedef struct stw_megatron_param {
     uint32_t block; /* of the model */
     uint32_t chunk; /* of the stage */
     bool expert;
-    bool bucket;  /* an embedding that several stages have: in a bucket of its own */
-    bool whole;   /* every tensor-parallel rank has all of it: norms, routers */
-    bool product; /* weight of a product that TransformerEngine's layers make */
+    bool bucket;       /* an embedding that several stages have: in a bucket of its own */
+    bool whole;        /* every tensor-parallel rank has all of it: norms, routers */
+    bool product;      /* weight of a product that TransformerEngine's layers make */
+    bool matrix;       /* two dimensions, neither embedding nor head */
+    bool by_columns;   /* tensor parallelism cuts its second dimension */
+    uint32_t owner;    /* of a matrix that is dealt (layer_wise.h): its data-parallel rank */
+    uint64_t parts[3]; /* elements of q, k and v in their matrix; else 0 */
 } stw_megatron_param;
 
 typedef struct stw_megatron_params {
@@ -29,6 +34,10 @@ typedef struct stw_megatron_params {
     uint64_t dense, expert;   /* elements, padding of the vocabulary included */
     uint64_t frozen;          /* the same of those that are not trained */
     uint64_t dense_padded, expert_padded; /* of the flat buffers */
+    /* Of matrices that are dealt to ranks, dense and of experts: of these, in the buffers; on the
+     * rank that has most; its number. Else 0. */
+    uint64_t dealt_padded[2], dealt_share[2];
+    uint32_t dealt_rank[2];
 } stw_megatron_params;
 
 /** Parameters of a rank of a stage. @param out lists lie in `pool` */
@@ -38,6 +47,11 @@ STW_MUST_USE stw_status stw_megatron_params_of(const stw_job *job, uint32_t stag
  * parameters. */
 uint64_t stw_megatron_dense_share(const stw_job *job, const stw_megatron_params *params);
 uint64_t stw_megatron_expert_share(const stw_job *job, const stw_megatron_params *params);
+/** The turn of a parameter when optimizers make main parameters (optimizer/__init__.py): dense
+ * ones, then those of experts. An optimizer that divides: matrices in this order, embedding and
+ * head, what has one dimension; where matrices are dealt, after these. */
+enum { STW_MEGATRON_TURNS = 4 };
+uint32_t stw_megatron_turn(const stw_job *job, const stw_megatron_param *param);
 /** The same as a list of parts of parameters in the order of the flat buffers, which is that of the
  * backward (param_and_grad_buffer.py, _ParamAndGradBuffer). */
 STW_MUST_USE stw_status stw_megatron_shard_of(const stw_job *job, const stw_megatron_params *params,

@@ -2,6 +2,7 @@
 #include "plan/engines/megatron/parking.h"
 
 #include "core/checked.h"
+#include "plan/blocks/optimizer.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/park.h"
 
@@ -42,8 +43,9 @@ static uint64_t shard_rounding(const stw_builder *b, const stw_megatron_state *s
     const uint64_t element = stw_job_element_bytes(b->job, component);
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < s->shard.n; i++)
-        bytes = stw_plus(bytes,
-                         stw_page_lock_rounding_bytes(stw_times(s->shard.list[i].numel, element)));
+        if (stw_optimizer_keeps(b->job->run, s->shard.list[i].matrix, component))
+            bytes = stw_plus(
+                bytes, stw_page_lock_rounding_bytes(stw_times(s->shard.list[i].numel, element)));
     return bytes;
 }
 

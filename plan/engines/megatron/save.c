@@ -20,6 +20,7 @@
 #include <stdio.h>
 
 #include "core/checked.h"
+#include "plan/blocks/optimizer.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/megatron/megatron.h"
 
@@ -36,11 +37,13 @@ typedef struct share {
     uint64_t elements, rounding_bytes;
 } share;
 
-static share share_of(const stw_job *job, const stw_megatron_params *list, uint64_t element,
+static share share_of(const stw_job *job, const stw_megatron_params *list, stw_component component,
                       bool shared) {
+    const uint64_t element = stw_job_element_bytes(job, component);
     uint64_t elements[2] = {0, 0}, rounding[2] = {0, 0};
     for (uint32_t i = 0; i < list->n; i++) {
         const stw_megatron_param *p = &list->list[i];
+        if (!stw_optimizer_keeps(job->run, p->matrix, component)) continue;
         elements[p->expert] = stw_plus(elements[p->expert], p->numel);
         rounding[p->expert] = stw_plus(rounding[p->expert],
                                        stw_page_lock_rounding_bytes(stw_times(p->numel, element)));
@@ -116,15 +119,15 @@ stw_save stw_megatron_save(const stw_builder *b, const stw_megatron_state *s) {
                                           STW_COMPONENT_EXP_AVG_SQ};
     const stw_job *job = b->job;
     const stw_run_spec *run = job->run;
-    const uint64_t half = stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
     const bool sharded = stw_megatron_settings_of(run).distributed_optimizer;
     stw_save save = {.all_first = true, .files = 2}; /* thread_count of its writer */
     if (!stw_saves(job) || b->status != STW_STATUS_OK) return save;
     if (run->checkpoint.model)
-        add(b, &save, STW_COMPONENT_PARAMS, STW_TIER_GPU, share_of(job, &s->params, half, true));
+        add(b, &save, STW_COMPONENT_PARAMS, STW_TIER_GPU,
+            share_of(job, &s->params, STW_COMPONENT_PARAMS, true));
     for (int i = 0; i < 3 && run->checkpoint.optimizer; i++) {
         const uint64_t element = stw_job_element_bytes(job, state[i]);
-        share all = share_of(job, &s->shard, element, !sharded), host = all;
+        share all = share_of(job, &s->shard, state[i], !sharded), host = all;
         const double part =
             s->share > 0 ? (double)s->offloaded / (double)s->share : 0; /* updated on the host */
         if (element == 0) continue;

@@ -21,6 +21,7 @@
 #include "plan/engines/megatron/state.h"
 
 #include "core/checked.h"
+#include "plan/blocks/optimizer.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/cpu_step.h"
 #include "plan/engines/host_pool.h"
@@ -28,6 +29,7 @@
 #include "plan/engines/megatron/deepep.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/fsdp_pass.h"
+#include "plan/engines/megatron/matrices.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/parking.h"
 #include "plan/engines/megatron/pass_tensors.h"
@@ -54,6 +56,9 @@ void stw_megatron_look_at_state(stw_builder *b, stw_megatron_state *out) {
                                          &out->fsdp, b->err);
     out->share = stw_plus(stw_megatron_dense_share(job, &out->params),
                           stw_megatron_expert_share(job, &out->params));
+    for (uint32_t i = 0; i < out->shard.n && stw_optimizer_divides(job->run); i++)
+        if (out->shard.list[i].matrix)
+            out->matrices = stw_plus(out->matrices, out->shard.list[i].numel);
     if (stw_megatron_offloads(job))
         out->offloaded = stw_plus(stw_megatron_offloaded(job, &out->shard, false),
                                   stw_megatron_offloaded(job, &out->shard, true));
@@ -70,8 +75,9 @@ stw_status stw_megatron_regions(const stw_job *job, stw_layout *layout, stw_erro
     stw_status status = STW_STATUS_OK;
     uint64_t n = job->kinds[layout->kind].spaces[STW_MEGATRON_SPACE_RESIDENT].n;
     for (int i = 0; i < 3 && n > 0; i++)
-        STW_TRY(stw_layout_add_region(layout, state[i], STW_MEGATRON_SPACE_RESIDENT, STW_TIER_GPU,
-                                      n, element(job, state[i]), err));
+        if (!stw_optimizer_divides(job->run) || stw_optimizer_keeps(job->run, true, state[i]))
+            STW_TRY(stw_layout_add_region(layout, state[i], STW_MEGATRON_SPACE_RESIDENT,
+                                          STW_TIER_GPU, n, element(job, state[i]), err));
 out:
     return status;
 }
@@ -184,11 +190,11 @@ static uint64_t moving_bytes(const stw_job *job, const stw_megatron_state *s) {
 static uint64_t clone_bytes(const stw_job *job, const stw_megatron_state *s) {
     const uint64_t half = element(job, STW_COMPONENT_PARAMS);
     uint64_t later = 0, most = 0;
-    for (int e = 1; e >= 0; e--) /* from behind; those of experts have the later optimizer */
+    for (uint32_t turn = STW_MEGATRON_TURNS; turn-- > 0;) /* from behind */
         for (uint32_t i = 0; i < s->shard.n; i++) {
             const stw_megatron_param *p = &s->shard.list[i];
             uint64_t clone = stw_times(p->numel, half);
-            if (p->expert != (e == 1)) continue;
+            if (stw_megatron_turn(job, p) != turn) continue;
             if (clone > later) most = stw_max_u64(most, clone - later);
             later = stw_plus(later, stw_times(p->numel, 4));
         }
@@ -283,9 +289,10 @@ void stw_megatron_exchange(stw_builder *b, const stw_megatron_state *s, bool gat
     op.once_in = (uint32_t)parts;
     op.after[0] = after;
     /* One optimizer has the dense parameters, another one the experts, and each of them gathers
-     * those of the whole model after its step (distrib_optimizer.py, step_with_ready_grads). */
+     * those of the whole model after its step (distrib_optimizer.py, step_with_ready_grads); where
+     * matrices are dealt, its own ones (start_param_sync_for_bucket_group_subset). */
     const bool twice = gathers && parts == 1 && s->params.dense > 0 && s->params.expert > 0 &&
-                       !stw_megatron_is_fsdp(b->job->run);
+                       !stw_megatron_is_fsdp(b->job->run) && !stw_optimizer_divides(b->job->run);
     uint64_t less[2] = {0, 0};
     for (int e = 0; e < 2 && gathers; e++)
         less[e] = stw_megatron_fp8_gathered_less(b->job, &s->params, e == 1);
@@ -420,8 +427,10 @@ static void make_moments(stw_builder *b, const stw_megatron_state *s) {
     }
     stw_megatron_park_moments(b, s);
     if (!job->model->facts_known) return;
-    add_padding(b, STW_COMPONENT_EXP_AVG, s->share, space_of(b, STW_SPACE_OPTIMIZER));
-    add_padding(b, STW_COMPONENT_EXP_AVG_SQ, s->share, space_of(b, STW_SPACE_OPTIMIZER));
+    /* the vocabulary's, which no matrix has */
+    const uint64_t rest = s->share - s->matrices;
+    add_padding(b, STW_COMPONENT_EXP_AVG, rest, space_of(b, STW_SPACE_OPTIMIZER));
+    add_padding(b, STW_COMPONENT_EXP_AVG_SQ, rest, space_of(b, STW_SPACE_OPTIMIZER));
     stw_megatron_moment_tensors(b, s, from);
 }
 
@@ -461,7 +470,8 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
     clip(b, s);
     stw_free(b, STW_COMPONENT_STAGE, gpu, scaled);
     if (first) make_moments(b, s);
-    const uint64_t resident = s->share - stw_min_u64(s->offloaded, s->share);
+    stw_megatron_update_matrices(b, s);
+    const uint64_t resident = s->share - stw_min_u64(s->offloaded, s->share) - s->matrices;
     bool foreach = job->run->optimizer.implementation == STW_OPTIMIZER_FOREACH;
     stw_extent roots = stw_alloc(b, STW_COMPONENT_STAGE, gpu, foreach ? stw_times(4, resident) : 0);
     uint32_t done = update(b, STW_UPDATE_RESIDENT, resident, STW_OP_NONE);

@@ -9,9 +9,10 @@
 /** What a kind of rank holds, beside its spaces. */
 typedef struct stw_megatron_state {
     stw_megatron_params params, shard;
-    stw_megatron_fsdp fsdp;                 /* no buckets without Megatron-FSDP */
-    uint64_t share;                         /* elements of optimizer state, padding included */
-    uint64_t offloaded;                     /* of them, updated on the host */
+    stw_megatron_fsdp fsdp; /* no buckets without Megatron-FSDP */
+    uint64_t share;         /* elements of optimizer state, padding included */
+    uint64_t offloaded;     /* of them, updated on the host */
+    uint64_t matrices;      /* of them, of matrices that are updated otherwise than the rest */
     uint64_t host_acts, host_acts_rounding; /* page-locked tensors of activations */
     stw_extent workspace;
     bool traced;      /* forward and backward are known tensor by tensor (pass_tensors.h) */

@@ -2,6 +2,7 @@
 #include "plan/engines/megatron/state_tensors.h"
 
 #include "core/checked.h"
+#include "plan/blocks/optimizer.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/program/tensors.h"
 
@@ -31,13 +32,13 @@ static void make_buffers(stw_builder *b, const stw_megatron_state *s, uint32_t c
 }
 
 /* optimizer/distrib_optimizer.py, _build_model_and_main_param_groups: clone().float() */
-static void make_main_params(stw_builder *b, const stw_megatron_state *s, bool expert) {
+static void make_main_params(stw_builder *b, const stw_megatron_state *s, uint32_t turn) {
     const bool stays =
         !stw_megatron_offloads(b->job) || !stw_megatron_settings_of(b->job->run).precision_aware;
     const uint64_t p = element(b, STW_COMPONENT_PARAMS);
     const uint64_t main = stays ? element(b, STW_COMPONENT_MASTER) : 0;
     for (uint32_t i = 0; i < s->shard.n && main > 0; i++) {
-        if (s->shard.list[i].expert != expert) continue;
+        if (stw_megatron_turn(b->job, &s->shard.list[i]) != turn) continue;
         const uint32_t clone = stw_tensor_take(b, 0, stw_times(s->shard.list[i].numel, p));
         (void)stw_tensor_take(b, 0, stw_times(s->shard.list[i].numel, main));
         stw_tensor_drop(b, clone);
@@ -66,7 +67,7 @@ void stw_megatron_load_tensors(stw_builder *b, const stw_megatron_state *s, uint
     for (uint32_t chunk = 0; chunk < b->job->run->parallel.vpp; chunk++)
         for (int e = 0; e < 2; e++) make_buffers(b, s, chunk, e == 1, params);
     const uint32_t copies = copy_params(b, s);
-    for (int e = 0; e < 2; e++) make_main_params(b, s, e == 1);
+    for (uint32_t turn = 0; turn < STW_MEGATRON_TURNS; turn++) make_main_params(b, s, turn);
     for (uint32_t i = 0; i < s->params.n && copies != STW_NO_TENSOR; i++)
         stw_tensor_drop(b, copies + i);
 }
@@ -77,6 +78,7 @@ void stw_megatron_moment_tensors(stw_builder *b, const stw_megatron_state *s, ui
     for (uint32_t i = 0; i < s->shard.n; i++) {
         const uint64_t n = s->shard.list[i].numel;
         (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_EXP_AVG)));
-        (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_EXP_AVG_SQ)));
+        if (stw_optimizer_keeps(b->job->run, s->shard.list[i].matrix, STW_COMPONENT_EXP_AVG_SQ))
+            (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_EXP_AVG_SQ)));
     }
 }

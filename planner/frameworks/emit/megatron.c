@@ -4,6 +4,7 @@
 
 #include "core/checked.h"
 #include "planner/frameworks/emit/emission.h"
+#include "planner/frameworks/import/megatron.h"
 
 typedef struct pair {
     const char *flag, *key;
@@ -66,6 +67,23 @@ static void put_precision(stw_emission *e) {
     put_unless(e, "exp-avg-sq-dtype", stw_emit_text(e, "precision.exp_avg_sq"), "fp32");
 }
 
+/* An optimizer other than Adam, and the flags that belong to it alone. */
+static void put_kind(stw_emission *e) {
+    const bool adam = stw_emit_has(e, "optimizer.kind", "adamw");
+    const char *kind = adam ? "adam" : stw_emit_text(e, "optimizer.kind");
+    if (!adam || stw_emit_find(e, "optimizer") != NULL) stw_emit_put(e, "optimizer", kind);
+    for (size_t i = 0; i < stw_megatron_flags.n; i++) {
+        const stw_flag_row *row = &stw_megatron_flags.rows[i];
+        if (row->use != STW_FLAG_RUN || row->note == NULL) continue;
+        if (adam || strncmp(row->note, "optimizer=", 10) != 0 || strcmp(row->note + 10, kind) != 0)
+            continue;
+        if (row->type == STW_FLAG_SWITCH)
+            stw_emit_put_switch(e, row->name, stw_emit_on(e, row->key));
+        else
+            stw_emit_put(e, row->name, stw_emit_text(e, row->key));
+    }
+}
+
 static void put_optimizer(stw_emission *e) {
     static const pair switches[] = {
         {"use-distributed-optimizer", "megatron.distributed_optimizer"},
@@ -81,6 +99,7 @@ static void put_optimizer(stw_emission *e) {
         {"defer-embedding-wgrad-compute", "megatron.defer_embedding_wgrad"},
     };
     const char *fsdp = stw_emit_text(e, "megatron.fsdp");
+    put_kind(e);
     const char *clip = stw_emit_text(e, "optimizer.clip_norm");
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
         stw_emit_put_switch(e, switches[i].flag, stw_emit_on(e, switches[i].key));

@@ -8,6 +8,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/megatron/stages.h"
+#include "plan/spec/registry.h"
 #include "planner/frameworks/import/launch.h"
 
 enum { MOST_LAYERS = 65536 };
@@ -258,7 +259,24 @@ static void set_awareness(stw_reading *r, bool offloads, bool distributed) {
                          "keep their lower 16 bits alone");
 }
 
+/* Names are those of optimizer.kind, but for Adam's, whose weight decay is AdamW's. */
+static void set_kind(stw_reading *r) {
+    static const char key[] = "optimizer.kind";
+    const char *name = stw_reading_text(r, "optimizer", "adam");
+    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
+    const stw_spec_word *word = row != NULL ? row->words : NULL;
+    if (strcmp(name, "adam") == 0) return;
+    while (word != NULL && word->word != NULL && strcmp(word->word, name) != 0) word++;
+    if (word == NULL || word->word == NULL || strcmp(name, row->fallback) == 0)
+        stw_reading_refuse(r, "optimizer",
+                           "use adam, or another optimizer of `stowage keys "
+                           "optimizer.kind`");
+    else
+        stw_reading_set(r, key, name);
+}
+
 static void set_optimizer(stw_reading *r) {
+    set_kind(r);
     const bool overlapped = set_fsdp(r);
     const bool offloads = stw_reading_is_set(r, "optimizer-cpu-offload");
     const bool distributed = stw_reading_is_set(r, "use-distributed-optimizer");

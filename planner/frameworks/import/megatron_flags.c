@@ -9,6 +9,8 @@
     { name, STW_FLAG_MODEL, STW_FLAG_##type, key, NULL, NULL }
 #define RUN(name, type, key)                                                                       \
     { name, STW_FLAG_RUN, STW_FLAG_##type, key, NULL, NULL }
+#define OF_MUON(name, type, key)                                                                   \
+    { name, STW_FLAG_RUN, STW_FLAG_##type, key, NULL, "optimizer=muon" }
 #define IDLE(name)                                                                                 \
     { name, STW_FLAG_IDLE, STW_FLAG_TEXT, NULL, NULL, NULL }
 #define LISTED(name, harmless, note)                                                               \
@@ -92,7 +94,15 @@ static const stw_flag_row rows[] = {
     READ("optimizer-offload-fraction"),
     RUN("overlap-cpu-optimizer-d2h-h2d", SWITCH, "megatron.overlap_d2h_h2d"),
     RUN("clip-grad", NUMBER, "optimizer.clip_norm"),
-    REFUSED("optimizer", "adam", "use adam; only optimizers with two moments are planned"),
+    {"optimizer", STW_FLAG_READ, STW_FLAG_TEXT, "optimizer.kind", NULL, NULL},
+    OF_MUON("muon-num-ns-steps", COUNT, "megatron.muon_ns_steps"),
+    OF_MUON("muon-nesterov", SWITCH, "megatron.muon_nesterov"),
+    OF_MUON("muon-no-split-qkv", SWITCH, "megatron.muon_whole_qkv"),
+    OF_MUON("muon-tp-mode", TEXT, "megatron.muon_tp_mode"),
+    REFUSED("muon-fp32-matmul-prec", "medium", "use medium: products are planned in bf16"),
+    REFUSED("muon-scalar-optimizer", "adam", "use adam"),
+    LISTED("muon-coefficient-type", "quintic", "planned with three products in each step"),
+    LISTED("muon-use-syrk", "false", "seconds are planned with whole products"),
     RUN("num-distributed-optimizer-instances", COUNT, "megatron.optimizer_instances"),
     READ("use-megatron-fsdp"),
     READ("use-custom-fsdp"),

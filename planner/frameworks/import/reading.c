@@ -234,6 +234,18 @@ static void sort_unknown(stw_reading *r, const stw_flag *flag) {
                                     stw_flags_dashes(&r->flags), flag->name, flag->value));
 }
 
+/* Does a row of RUN have the other flag that it needs? */
+static bool has_needed(const stw_reading *r, const stw_flag_row *row) {
+    if (row->use != STW_FLAG_RUN || row->note == NULL) return true;
+    const size_t length = strcspn(row->note, "=");
+    for (size_t i = 0; i < r->flags.n; i++) {
+        const stw_flag *flag = &r->flags.items[i];
+        if (strlen(flag->name) == length && strncmp(flag->name, row->note, length) == 0)
+            return strcmp(flag->value, row->note + length + 1) == 0;
+    }
+    return false;
+}
+
 void stw_reading_sort(stw_reading *r, const stw_flag *flag, const stw_flag_row *row) {
     if (row == NULL) {
         sort_unknown(r, flag);
@@ -244,7 +256,7 @@ void stw_reading_sort(stw_reading *r, const stw_flag *flag, const stw_flag_row *
     bool harmless = row->harmless != NULL && stw_reading_same(row->harmless, flag->value);
     harmless = harmless || (row->use == STW_FLAG_REFUSED && row->key != NULL &&
                             stw_reading_same(row->key, flag->value));
-    if (row->use == STW_FLAG_IDLE || harmless) {
+    if (row->use == STW_FLAG_IDLE || harmless || !has_needed(r, row)) {
         if (told) stw_reading_line(r, STW_IMPORT_NO_EFFECT, flag->name, flag->value, "");
     } else if (row->use == STW_FLAG_LISTED && row->key != NULL &&
                strcmp(row->key, flag->value) == 0) {

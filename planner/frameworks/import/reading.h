@@ -32,7 +32,8 @@ typedef struct stw_flag_row {
     const char *key;      /* MODEL, RUN; LISTED: a value that is read by its name, or NULL;
                              REFUSED: another harmless value, or NULL */
     const char *harmless; /* LISTED, REFUSED: a value with which it has no effect, or NULL */
-    const char *note;     /* LISTED, REFUSED: what is planned, what to use instead */
+    const char *note;     /* LISTED, REFUSED: what is planned, what to use instead; RUN: NAME=VALUE
+                             of another flag, without which it has no effect, or NULL */
 } stw_flag_row;
 
 typedef struct stw_flag_table {
