@@ -303,12 +303,29 @@ static bool is_called(stw_weight w) {
            w == STW_WEIGHT_GATE_UP || w == STW_WEIGHT_DOWN;
 }
 
-/* Elements per token of latent and linear attention, and of adapters, that no other call saves. */
+/* What linear attention saves (transformers 5.17, models/qwen3_5, Qwen3_5GatedDeltaNet, with
+ * causal_conv1d and flash-linear-attention): the input of the convolution, which makes its
+ * activation again; of the rule query, key, value, and a triangle of CHUNK columns per head in the
+ * dtype of computation, the roots of both norms, the decay, softplus in and out in fp32; of the
+ * gated norm input, gate and its activation in fp32, the normalised input, its product with the
+ * weight, and the output. */
+static uint64_t linear_bytes(const adding *a) {
+    enum { CHUNK = 64 }; /* rows: fla/ops/gated_delta_rule/chunk.py, chunk_size */
+    const stw_block_facts *f = a->facts;
+    const uint64_t heads = f->linear_v_heads, key = stw_times(f->linear_k_heads, f->linear_k_dim),
+                   repeated = stw_times(heads, f->linear_k_dim),
+                   value = stw_times(heads, f->linear_v_dim);
+    const uint64_t narrow = STW_SUM(stw_times(2, key), value, stw_times(2, repeated), value,
+                                    stw_times(heads, CHUNK), stw_times(3, value));
+    const uint64_t wide =
+        STW_SUM(stw_times(3, value), stw_times(4, heads), stw_times(2, f->linear_k_heads));
+    return stw_plus(column(a, narrow), stw_times(stw_times(a->rows, 4), wide));
+}
+
+/* Elements per token of latent attention, and of adapters, that no other call saves. */
 static uint64_t other_elements(const adding *a) {
     const stw_block_facts *f = a->facts;
-    uint64_t sum =
-        STW_SUM(f->q_rank, f->kv_rank, stw_times(stw_times(2, f->linear_k_heads), f->linear_k_dim),
-                stw_times(stw_times(3, f->linear_v_heads), f->linear_v_dim));
+    uint64_t sum = stw_plus(f->q_rank, f->kv_rank);
     for (uint32_t t = 0; t < a->block->n_tensors; t++)
         if (tensor_of(a, t)->use.adapter == STW_ADAPTER_B &&
             !is_called(tensor_of(a, t)->use.weight))
@@ -372,11 +389,25 @@ static uint8_t kernel(adding *a, const uint8_t in[3], uint64_t q_heads, uint64_t
     return c->out;
 }
 
+/* Times the sigmoid of a gate, which is a part of the query's product (models/qwen3_next,
+ * Qwen3NextAttention). */
+static uint8_t gated_attention(adding *a, uint8_t in, uint8_t attended, uint64_t width) {
+    const uint32_t q = weight_of(a, STW_WEIGHT_Q, false);
+    const uint64_t queries = stw_times(a->facts->q_heads, a->facts->qk_dim);
+    if (q == STW_NO_WEIGHT || tensor_of(a, q)->shape[0] != stw_times(2, queries)) return attended;
+    const uint8_t gate = element(a, STW_FUNCTION_SIGMOID, in, STW_NO_VALUE, column(a, width));
+    const uint8_t out = element(a, STW_FUNCTION_GATE, attended, gate, column(a, width));
+    ends(a, attended);
+    ends(a, gate);
+    return out;
+}
+
 /* The output of the attention's last product. */
 static uint8_t attention(adding *a, uint8_t in) {
     const stw_block_facts *f = a->facts;
     const uint64_t q_heads = f->q_heads / a->tp, kv_heads = f->kv_heads / a->tp;
-    const uint64_t others = other_elements(a), o_width = stw_times(q_heads, f->v_dim);
+    const uint64_t others = stw_plus(column(a, other_elements(a)), linear_bytes(a)),
+                   o_width = stw_times(q_heads, f->v_dim);
     uint32_t v_weight = weight_of(a, STW_WEIGHT_V, false);
     uint8_t attended = in, locals[] = {in, in, in};
     a->part = STW_PART_ATTENTION;
@@ -384,7 +415,7 @@ static uint8_t attention(adding *a, uint8_t in) {
     if (v_weight == STW_NO_WEIGHT) v_weight = weight_of(a, STW_WEIGHT_KV, false);
     if (others > 0) {
         stw_call *c = call(a, STW_FUNCTION_OTHER_ATTENTION, in, 2, STW_ELEMENTS_IN);
-        a->bytes[STW_ELEMENTS_OUT] = column(a, others);
+        a->bytes[STW_ELEMENTS_OUT] = others;
         c->conditions = trains_any(a, true) ? STW_IF_TRAINED : STW_IF_UNREAD;
         attended = c->out;
     }
@@ -398,6 +429,7 @@ static uint8_t attention(adding *a, uint8_t in) {
         memcpy(locals, (uint8_t[]){turned_q, turned_k, v}, sizeof locals);
         attended = kernel(a, locals, q_heads, kv_heads);
     }
+    if (q_heads > 0) attended = gated_attention(a, in, attended, o_width);
     const uint8_t out = product(a, attended, weight_of(a, STW_WEIGHT_O, false), f->hidden, o_width);
     ends(a, attended);
     for (size_t i = 0; i < sizeof locals; i++) ends(a, locals[i]);

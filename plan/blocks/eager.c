@@ -228,6 +228,7 @@ const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
     [STW_FUNCTION_EAGER_ATTENTION] = {eager_attention_forward, NULL, .reads = 7, .reads_out = true},
     [STW_FUNCTION_OTHER_ATTENTION] = {other_attention_forward, NULL, .reads = 1},
     [STW_FUNCTION_ACTIVATION] = {element_forward, activation_backward, .reads = 1},
+    [STW_FUNCTION_SIGMOID] = {element_forward, NULL, .reads_out = true},
     [STW_FUNCTION_GATE] = {element_forward, gate_backward, .reads = 3},
     [STW_FUNCTION_EXPERTS] = {experts_forward, experts_backward, .reads = 1},
     [STW_FUNCTION_GATHER] = {element_forward, gather_backward},

@@ -77,6 +77,7 @@ typedef enum stw_function_kind {
     STW_FUNCTION_EAGER_ATTENTION,
     STW_FUNCTION_OTHER_ATTENTION, /* latents, linear attention: what they save, as one */
     STW_FUNCTION_ACTIVATION,
+    STW_FUNCTION_SIGMOID,
     STW_FUNCTION_GATE, /* activated gate times up */
     STW_FUNCTION_EXPERTS,
     STW_FUNCTION_GATHER,         /* rows of all ranks of tensor parallelism */
