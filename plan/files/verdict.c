@@ -12,7 +12,7 @@ static double share(uint64_t used, uint64_t capacity) {
 
 stw_margins stw_plan_margins(const stw_plan *plan) {
     const stw_engine *engine = plan->job->engine;
-    return engine->margins != NULL ? engine->margins(&plan->run) : (stw_margins){0, 0, 0};
+    return engine->margins != NULL ? engine->margins(plan->job) : (stw_margins){0, 0, 0};
 }
 
 bool stw_plan_is_torn(const stw_plan *plan) {

@@ -140,7 +140,7 @@ typedef struct stw_engine {
     void (*acts_note)(const struct stw_job *job, const struct stw_decisions *decisions, char *out,
                       size_t out_size);
     /** NULL: none. */
-    stw_margins (*margins)(const stw_run_spec *run);
+    stw_margins (*margins)(const struct stw_job *job);
     bool encoders; /* supports models with an encoder and a decoder; else they are refused */
     const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */
     /* The same, tried only if all plans are at risk: where nothing fits, the planner takes them by

@@ -432,8 +432,8 @@ static const stw_spec_row rows_before[] = {
              "shared_experts; or ops, or some of mlp, self_attn, layernorm",
      .needs = NEEDS(FORWARD)},
     {WORDS("attention", attentions), AT(attention),
-     .note = "flash (version 2) | sdpa: the same bytes | eager: keeps all scores | flash_triton: "
-             "version 1 | flash3",
+     .note = "flash (version 2) | sdpa: the same bytes, and a mask where a window is shorter than "
+             "the sequence | eager: keeps all scores | flash_triton: version 1 | flash3",
      .also = "attn attn_implementation flash_attn flash_attention use_flash_attn",
      .fallback = "flash", .needs = NEEDS(FORWARD)},
     {BOOL("loss.fused"), AT(loss.fused), .search = SEARCH(FUSED_LOSS),

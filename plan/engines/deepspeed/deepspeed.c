@@ -145,8 +145,8 @@ static const uint32_t depths[] = {1, 0};
 
 /* tests/measured/deepspeed.csv: z3offp_q4_ac_8k on the GPU, z3off_q17_ac_4k of what is reserved;
  * hosts held less than predicted. */
-static stw_margins margins(const stw_run_spec *run) {
-    (void)run;
+static stw_margins margins(const stw_job *job) {
+    (void)job;
     return (stw_margins){.gpu = 0.003, .reserved = 0.040};
 }
 

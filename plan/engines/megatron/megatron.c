@@ -170,8 +170,8 @@ static const stw_engine_turn turns[] = {
  * megatron.csv; of TransformerEngine, whose tensors have no known order, what l8b_cp4_32k_full had
  * without one. Host: no run was measured; that of parked state of torch's processes
  * (tests/measured/fsdp2_host.csv). */
-static stw_margins margins(const stw_run_spec *run) {
-    const bool te = stw_megatron_settings_of(run).transformer_impl == 1;
+static stw_margins margins(const stw_job *job) {
+    const bool te = stw_megatron_settings_of(job->run).transformer_impl == 1;
     return (stw_margins){.gpu = te ? 0.154 : 0.017, .reserved = te ? 0.193 : 0.072, .host = 0.063};
 }
 
