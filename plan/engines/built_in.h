@@ -3,7 +3,7 @@
 #ifndef STW_PLAN_BUILT_IN_H
 #define STW_PLAN_BUILT_IN_H
 
-#include "plan/engines/engine.h"
+#include "plan/job/engine.h"
 
 extern const stw_engine stw_engine_stowage, stw_engine_fsdp2, stw_engine_megatron,
     stw_engine_deepspeed;

@@ -4,7 +4,7 @@
 #ifndef STW_PLAN_ENGINES_MOVEMENTS_H
 #define STW_PLAN_ENGINES_MOVEMENTS_H
 
-#include "plan/engines/engine.h"
+#include "plan/job/engine.h"
 #include "plan/program/builder.h"
 
 /* ---- load (load.c) ---- */

@@ -6,7 +6,7 @@
 #ifndef STW_PLAN_PLAN_H
 #define STW_PLAN_PLAN_H
 
-#include "plan/engines/engine.h"
+#include "plan/job/engine.h"
 #include "plan/program/ledger.h"
 #include "plan/program/program.h"
 #include "plan/program/replay.h"

@@ -256,4 +256,11 @@ typedef struct stw_engine {
                                                struct stw_program *program, stw_error *err);
 } stw_engine;
 
+/** Returns engine number `index` of plan/spec/registry.h; NULL if it is not built in. */
+const stw_engine *stw_engine_find(uint32_t index);
+/** Returns the engine of a run (stw_run_spec_engine); NULL if it is not implemented. */
+const stw_engine *stw_engine_of(const stw_run_spec *run);
+/** Add an engine to those that run specs can name; see stw_engine_spec_register. */
+STW_MUST_USE stw_status stw_engine_register(const stw_engine *engine, stw_error *err);
+
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/engines/engine.h"
+#include "plan/job/engine.h"
 
 static const stw_engine *engine_of(const stw_engine_spec *spec) {
     if (spec == NULL || spec->instead != NULL) return NULL;
