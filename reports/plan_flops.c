@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/files/plan_flops.h"
+#include "reports/plan_flops.h"
 
 #include <math.h>
 

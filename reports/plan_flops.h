@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The share of the GPUs' arithmetic that a plan uses. The plan must be derived and simulated; any
  * thread may call. */
-#ifndef STW_PLAN_PLAN_FLOPS_H
-#define STW_PLAN_PLAN_FLOPS_H
+#ifndef STW_REPORTS_PLAN_FLOPS_H
+#define STW_REPORTS_PLAN_FLOPS_H
 
 #include "plan/files/plan.h"
 
