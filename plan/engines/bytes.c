@@ -28,7 +28,7 @@
 
 #include "core/checked.h"
 #include "plan/blocks/calls.h"
-#include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp_keys.h"
 #include "plan/engines/tensor_parallel.h"
 #include "plan/engines/vision.h"
 

@@ -7,7 +7,7 @@
 
 #include "core/file.h"
 #include "plan/engines/deepspeed/keys.h"
-#include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp_keys.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/spec/cluster.h"
 #include "tests/unit/testing.h"

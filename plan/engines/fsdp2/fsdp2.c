@@ -13,7 +13,7 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/fsdp2/inside.h"
-#include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp_keys.h"
 #include "plan/engines/fsdp2/layouts.h"
 #include "plan/engines/fsdp2/save.h"
 #include "plan/engines/fsdp2/tensors.h"

@@ -8,8 +8,8 @@
 
 #include "plan/engines/block_work.h"
 #include "plan/engines/bytes.h"
-#include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/fsdp2/tensors.h"
+#include "plan/engines/fsdp_keys.h"
 
 typedef struct stw_pass_block {
     bool in_root;                          /* stw_job_in_root */

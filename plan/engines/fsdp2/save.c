@@ -22,7 +22,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
-#include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp_keys.h"
 #include "plan/engines/weight_sync.h"
 
 /* State of Stowage's optimizer, of which a state dict has copies in pageable memory

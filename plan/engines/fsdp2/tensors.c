@@ -10,7 +10,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
-#include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp_keys.h"
 #include "plan/engines/tensor_parallel.h"
 
 enum {

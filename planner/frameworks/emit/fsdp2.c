@@ -4,7 +4,7 @@
 
 #include "core/checked.h"
 #include "core/log.h"
-#include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp_keys.h"
 #include "plan/program/blocks.h"
 #include "plan/spec/registry.h"
 #include "planner/frameworks/emit/fsdp2_model.h"

@@ -6,7 +6,7 @@
 
 #include "core/printable.h"
 #include "plan/engines/bytes.h"
-#include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp_keys.h"
 
 static void *take(stw_emission *e, size_t n, size_t size) {
     void *made = stw_pool_array(e->pool, n, size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The keys fsdp.* of a run spec: fsdp2's, and the stowage engine's, which trains as fsdp2 does. */
-#ifndef STW_PLAN_FSDP2_KEYS_H
-#define STW_PLAN_FSDP2_KEYS_H
+#ifndef STW_PLAN_ENGINES_FSDP_KEYS_H
+#define STW_PLAN_ENGINES_FSDP_KEYS_H
 
 #include "plan/spec/registry.h"
 
