@@ -520,3 +520,22 @@ uint64_t stw_state_rounding_bytes(const stw_job *job, uint32_t kind, stw_compone
             stw_plus(bytes, stw_page_lock_rounding_bytes(stw_times(space->segments[i].n, element)));
     return bytes;
 }
+
+/* Every policy of every block together. */
+uint64_t stw_batch_bytes(const stw_job *job) {
+    const stw_model *model = job->model;
+    uint64_t sum = STW_SUM(stw_logits_forward_bytes(job), stw_logits_saved_bytes(job),
+                           stw_logits_backward_bytes(job), stw_logits_grad_bytes(job),
+                           stw_vision_saved_bytes(job));
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
+        const uint32_t group = model->blocks[b].group;
+        if (model->blocks[b].instance > 0) continue; /* the blocks of a group are alike */
+        const stw_backward_bytes backward = stw_block_backward_bytes(job, b);
+        uint64_t block = STW_SUM(
+            stw_full_activation_bytes(job, group), stw_forward_work_bytes(job, group),
+            stw_activation_bytes(job, group, STW_ACT_RECOMPUTE),
+            stw_mlp_activation_bytes(job, group), backward.mlp_acts, backward.attention_acts);
+        sum = stw_plus(sum, stw_times(block, model->groups[group].count));
+    }
+    return stw_times(sum, job->ranks_per_node);
+}

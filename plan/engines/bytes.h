@@ -108,6 +108,9 @@ double stw_head_backward_share(const stw_job *job);
 uint64_t stw_page_lock_rounding_bytes(uint64_t bytes);
 /** The same for one component of the state of a kind of rank, page-locked tensor by tensor. */
 uint64_t stw_state_rounding_bytes(const stw_job *job, uint32_t kind, stw_component component);
+/** Returns bytes above all that grow with the tokens of a node's micro batches; see
+ * stw_engine.batch_bytes. */
+uint64_t stw_batch_bytes(const stw_job *job);
 
 /** Does this block belong to FSDP's root group (gathered for the whole of forward and backward)? */
 bool stw_job_in_root(const stw_job *job, uint32_t block);

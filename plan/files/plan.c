@@ -7,7 +7,7 @@
 
 #include "core/checked.h"
 #include "core/units.h"
-#include "plan/engines/sizes.h"
+#include "plan/job/sizes.h"
 #include "plan/program/check.h"
 #include "plan/program/effect.h"
 

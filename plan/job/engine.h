@@ -177,6 +177,10 @@ typedef struct stw_engine {
      * stage holds different bytes, so every stage has rows of its own. */
     uint32_t (*stage)(const struct stw_job *job, uint32_t rank);
 
+    /** Returns bytes above all that grow with the tokens of a micro batch on the ranks of a node,
+     * to refuse sizes that do not fit in 64 bits (plan/job/sizes.h). The sum saturates. */
+    uint64_t (*batch_bytes)(const struct stw_job *job);
+
     /* ---- partition ---- */
     bool one_cut;           /* params, grads and optimizer state share one partition */
     bool spread;            /* these spaces are in the order of stw_space_spread, so that every

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "backend/executor/executor.h"
 #include "core/checked.h"
+#include "plan/engines/bytes.h"
 #include "plan/engines/movements.h"
 #include "plan/program/share.h"
 #include "planner/planner.h"
@@ -135,6 +136,7 @@ static const stw_engine replicated = {
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM,
              .own_process = true,
              .own_step = true},
+    .batch_bytes = stw_batch_bytes,
     .representative = itself,
     .cut = cut,
     .counts = counts,

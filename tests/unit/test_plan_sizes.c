@@ -3,7 +3,7 @@
  * near is refused with the key, what was found and what is accepted. */
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
-#include "plan/engines/sizes.h"
+#include "plan/job/sizes.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

@@ -3,6 +3,7 @@
  * NVMe (ZeRO-Infinity), of a model of transformers. Stowage predicts it and executes none of it. */
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
+#include "plan/engines/bytes.h"
 #include "plan/engines/cpu_step.h"
 #include "plan/engines/deepspeed/parts.h"
 #include "plan/engines/deepspeed/save.h"
@@ -215,6 +216,7 @@ const stw_engine stw_engine_deepspeed = {
         "Without it, and with stages 1 and 2, every rank makes the model on its host: "
         "load.method=all_ranks.",
     .places = places,
+    .batch_bytes = stw_batch_bytes,
     .representative = stw_zero_representative,
     .cut = stw_zero_cut,
     .counts = stw_zero_counts,

@@ -13,10 +13,10 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/fsdp2/inside.h"
-#include "plan/engines/fsdp_keys.h"
 #include "plan/engines/fsdp2/layouts.h"
 #include "plan/engines/fsdp2/save.h"
 #include "plan/engines/fsdp2/tensors.h"
+#include "plan/engines/fsdp_keys.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/own_save.h"
 #include "plan/engines/park.h"
@@ -537,8 +537,9 @@ static const char load_note[] =
     .sync_calls = true, .save_metadata = stw_fsdp2_save_metadata, .usual_load = usual_load,        \
     .load_note = load_note, .margins = margins, .fixes = fixes, .risk_fixes = risk_fixes,          \
     .turns = turns, .layouts = &stw_fsdp2_layouts, .one_cut = true, .part = stw_tp_part,           \
-    .representative = stw_chunks_representative, .parts = stw_chunks_parts, .cut = stw_chunks_cut, \
-    .counts = stw_chunks_count, .places = places, .build = build
+    .batch_bytes = stw_batch_bytes, .representative = stw_chunks_representative,                   \
+    .parts = stw_chunks_parts, .cut = stw_chunks_cut, .counts = stw_chunks_count,                  \
+    .places = places, .build = build
 
 /* State of any kind of quantum lies with the parameters of the blocks that it is of: ascending, so
  * that a bucket is of few blocks, whose forward waits for it. */

@@ -3,6 +3,7 @@
  * optimizer state whole or in ranges over data-parallel ranks (distributed optimizer), on the GPU
  * or partly on the host (HybridDeviceOptimizer). Stowage predicts it and executes none of it. */
 #include "plan/engines/megatron/megatron.h"
+#include "plan/engines/bytes.h"
 
 #include <stdio.h>
 
@@ -220,6 +221,7 @@ const stw_engine stw_engine_megatron = {
     .sizes = stw_megatron_sizes,
     .group_size = stw_megatron_group_size,
     .stage = stw_megatron_stage,
+    .batch_bytes = stw_batch_bytes,
     .n_more_spaces = 1,
     .representative = stw_megatron_representative,
     .cut = stw_megatron_cut,

@@ -6,6 +6,7 @@
 #include "core/checked.h"
 #include "plan/engines/bucket_places.h"
 #include "plan/engines/built_in.h"
+#include "plan/engines/bytes.h"
 #include "plan/engines/layouts.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/own_save.h"
@@ -127,6 +128,7 @@ const stw_engine stw_engine_stowage = {
              .check = stw_stowage_check_shares},
     .fixes = fixes,
     .layouts = &stw_layouts_of_chunks,
+    .batch_bytes = stw_batch_bytes,
     .one_cut = true,
     .spread = true,
     .representative = stw_chunks_representative,

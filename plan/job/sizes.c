@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/engines/sizes.h"
+#include "plan/job/sizes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "core/checked.h"
-#include "plan/engines/bytes.h"
-#include "plan/engines/vision.h"
 
 /* Bytes per parameter of all that a rank can hold of a model at once: state with two copies on
  * NVMe, gathered parameters and gradients, weights that are loaded. Above any such sum. */
@@ -38,25 +36,6 @@ stw_status stw_check_model_sizes(const stw_model *model, const stw_cluster *clus
     return STW_STATUS_OK;
 }
 
-/* Above all bytes of a rank that grow with its tokens: every policy of every block together. */
-static uint64_t batch_bytes(const stw_job *job) {
-    const stw_model *model = job->model;
-    uint64_t sum = STW_SUM(stw_logits_forward_bytes(job), stw_logits_saved_bytes(job),
-                           stw_logits_backward_bytes(job), stw_logits_grad_bytes(job),
-                           stw_vision_saved_bytes(job));
-    for (uint32_t b = 0; b < model->n_blocks; b++) {
-        const uint32_t group = model->blocks[b].group;
-        if (model->blocks[b].instance > 0) continue; /* the blocks of a group are alike */
-        const stw_backward_bytes backward = stw_block_backward_bytes(job, b);
-        uint64_t block = STW_SUM(
-            stw_full_activation_bytes(job, group), stw_forward_work_bytes(job, group),
-            stw_activation_bytes(job, group, STW_ACT_RECOMPUTE),
-            stw_mlp_activation_bytes(job, group), backward.mlp_acts, backward.attention_acts);
-        sum = stw_plus(sum, stw_times(block, model->groups[group].count));
-    }
-    return stw_times(sum, job->ranks_per_node);
-}
-
 /* Would the job's sizes do with so many tokens? */
 static bool tokens_fit(const stw_job *job, uint64_t tokens, uint64_t seq_len) {
     stw_run_spec run = *job->run;
@@ -64,7 +43,7 @@ static bool tokens_fit(const stw_job *job, uint64_t tokens, uint64_t seq_len) {
     run.batch.seq_len = seq_len;
     other.run = &run;
     other.tokens = tokens;
-    return batch_bytes(&other) <= STW_MOST_NODE_BYTES;
+    return job->engine->batch_bytes(&other) <= STW_MOST_NODE_BYTES;
 }
 
 static bool batch_fits(const stw_job *job, uint64_t micro_batch, uint64_t seq_len) {
