@@ -7,6 +7,7 @@
 
 #include "core/checked.h"
 #include "plan/blocks/optimizer.h"
+#include "plan/files/verdict.h"
 
 const char *stw_resource_words(stw_resource resource) {
     static const char *const words[STW_N_RESOURCES] = {

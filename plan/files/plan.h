@@ -216,9 +216,6 @@ STW_MUST_USE stw_status stw_plan_rerun(stw_plan *plan, const stw_run_spec *run, 
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan);
 uint64_t stw_plan_host_capacity(const stw_plan *plan);
 
-/** Bytes by which a phase's peak exceeds a limit; 0 if it does not. @param resource "gpu memory",
- * "host memory", "page-locked memory" or "nvme" */
-uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_phase phase);
 /** Returns how often an iteration executes a phase: forward and backward once per micro batch; 0
  * for a load, a first step or a checkpoint. */
 uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase);
