@@ -112,6 +112,7 @@ typedef struct stw_spec_row {
     /* Bounds of a count, size or number in base units; most 0: none. Words are outside them. */
     double least, most;
     bool zero;        /* 0 is accepted below `least` */
+    bool shared;      /* a part of a node has its GPUs' share of it (stw_cluster_part) */
     uint64_t needs;   /* a bit for each stw_need */
     uint32_t search;  /* not 0: `auto` is accepted, and sets this bit of stw_searches */
     bool label;       /* only for reports; changes neither bytes nor seconds */
