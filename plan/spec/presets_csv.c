@@ -2,14 +2,15 @@
 /* Clusters by name. `<data>/clusters/gpus.csv` and `nodes.csv` have one row per GPU and per node;
  * their columns are keys of cluster.yaml, or figures of a data sheet that keys follow from. A row
  * of nodes.csv begins with a GPU's row, or with a cluster.yaml, and sets its own keys on top. */
-#include <ctype.h>
+#include "plan/spec/presets.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "cli/commands.h"
 #include "core/file.h"
+#include "core/pattern.h"
 #include "core/tree.h"
 #include "core/units.h"
 #include "models/table.h"
@@ -218,7 +219,7 @@ static const stw_cluster *find(const stw_presets *presets, const char *given) {
     return n == 1 ? of_family : NULL;
 }
 
-static bool is_file(const char *what) {
+bool stw_cluster_is_file(const char *what) {
     const char *suffix = stw_path_suffix(what);
     return strcmp(what, "-") == 0 || strchr(what, '/') != NULL || stw_file_exists(what) ||
            strcasecmp(suffix, ".yaml") == 0 || strcasecmp(suffix, ".yml") == 0;
@@ -226,7 +227,7 @@ static bool is_file(const char *what) {
 
 bool stw_cluster_is_node(const char *what) {
     uint32_t nodes;
-    return what[0] != '\0' && !is_file(what) && split_nodes(what, &nodes) == what;
+    return what[0] != '\0' && !stw_cluster_is_file(what) && split_nodes(what, &nodes) == what;
 }
 
 /* "NAME:2", two GPUs of a node. @return how many; 0: it is none */
@@ -239,11 +240,8 @@ static uint32_t split_part(const char *what, char *whole, size_t room) {
     return (uint32_t)strtoul(colon + 1, NULL, 10);
 }
 
-static stw_status open_part(const char *what, const char *whole, uint32_t gpus, stw_cluster *out,
-                            stw_error *err) {
-    stw_cluster node;
-    stw_status status = stw_cluster_open(whole, &node, err);
-    if (status != STW_STATUS_OK) return status;
+static stw_status take_part(const char *what, uint32_t gpus, stw_cluster *out, stw_error *err) {
+    stw_cluster node = *out;
     if (gpus > node.gpus)
         return stw_fail(err, STW_STATUS_BAD_INPUT, what, "a node of it has %u GPUs, found %u",
                         node.gpus, gpus);
@@ -252,20 +250,22 @@ static stw_status open_part(const char *what, const char *whole, uint32_t gpus, 
     return STW_STATUS_OK;
 }
 
-stw_status stw_cluster_open(const char *what, stw_cluster *out, stw_error *err) {
+stw_status stw_cluster_open(const char *what, const char *data_folder, stw_cluster *out,
+                            stw_error *err) {
     stw_status status = STW_STATUS_OK;
     char whole[4096];
     const uint32_t part = split_part(what, whole, sizeof whole);
-    if (part > 0) return open_part(what, whole, part, out, err);
-    char data[4096];
+    if (part > 0) {
+        status = stw_cluster_open(whole, data_folder, out, err);
+        return status == STW_STATUS_OK ? take_part(what, part, out, err) : status;
+    }
     stw_presets presets = {0};
     uint32_t nodes;
     const char *name = split_nodes(what, &nodes);
     if (what[0] == '\0')
         return stw_fail(err, STW_STATUS_BAD_INPUT, "\"\"", "the name of the cluster is empty");
-    if (is_file(what)) return stw_cluster_read(what, out, err);
-    STW_TRY(stw_data_folder(data, sizeof data, err));
-    STW_TRY(stw_presets_read(data, &presets, err));
+    if (stw_cluster_is_file(what)) return stw_cluster_read(what, out, err);
+    STW_TRY(stw_presets_read(data_folder, &presets, err));
     const stw_cluster *found = find(&presets, name);
     if (found == NULL) {
         status = fail_unknown(&presets, what, name, err);
