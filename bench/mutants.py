@@ -388,7 +388,7 @@ class Campaign:
                 names = set()
         scripts = next(names for folder, names in SCRIPTS if source.startswith(folder))
         return sorted((n for n in names if n in self.times and n != KEYS), key=lambda n: self.times[n]) + [
-            n for n in [KEYS] * source.startswith("plan/program/effect") +
+            n for n in [KEYS] * source.startswith("plan/job/effect") +
             [f"cli.{n}" for n in scripts] if n in self.times]
 
     def is_code(self, source, line):

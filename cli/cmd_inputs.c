@@ -14,7 +14,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "plan/files/verdict.h"
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 #include "plan/spec/gpu_sheets.h"
 #include "plan/spec/spec_keys.h"
 #include "planner/frameworks/emit/emit.h"

@@ -7,9 +7,9 @@
 
 #include "core/checked.h"
 #include "core/units.h"
+#include "plan/job/effect.h"
 #include "plan/job/sizes.h"
 #include "plan/program/check.h"
-#include "plan/program/effect.h"
 
 /* The job of plan->run. */
 static stw_status make_job(stw_plan *plan, stw_error *err) {

@@ -43,7 +43,7 @@ typedef struct stw_spec_word {
 } stw_spec_word;
 
 /* X(name, why a key has no effect, a setting that gives it an effect or NULL). Conditions of
- * effect. A key that always has an effect needs none. plan/program/effect.c tests them. */
+ * effect. A key that always has an effect needs none. plan/job/effect.c tests them. */
 #define STW_NEED_TABLE(X)                                                                          \
     X(OWN, "the job is a framework's, whose program loads weights, sets rates and has the CPUs",   \
       "engine: stowage")                                                                           \

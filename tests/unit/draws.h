@@ -6,7 +6,7 @@
 #define STW_TESTS_UNIT_DRAWS_H
 
 #include "core/checked.h"
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 #include "plan/spec/presets.h"
 #include "planner/problem.h"
 #include "planner/solvers.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "plan/job/images.h"
-#include "plan/program/layout.h"
+#include "plan/job/place.h"
 #include "plan/spec/registry.h"
 
 enum { USUAL_TOKENS = 4096 };
