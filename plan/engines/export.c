@@ -5,7 +5,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/partition.h"
-#include "plan/engines/rollout/sizes.h"
+#include "plan/engines/rollout_weights.h"
 
 /* A part of a published tensor, in four dimensions at most. */
 typedef struct part {

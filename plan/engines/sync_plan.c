@@ -6,7 +6,7 @@
 #include "core/checked.h"
 #include "core/units.h"
 #include "plan/engines/partition.h"
-#include "plan/engines/rollout/sizes.h"
+#include "plan/engines/rollout_weights.h"
 #include "plan/engines/weight_sync.h"
 
 static stw_status no_memory(stw_error *err) {

@@ -67,6 +67,9 @@ files '\.(c|h|cu|cuh)$' | xargs awk '
                 if (part[2] == "engines" && to[2] == "engines" && part[4] != "" && to[4] != "" &&
                     part[3] != to[3])
                     refuse("engines share what lies in plan/engines/ itself")
+                if (part[2] == "engines" && to[2] == "engines" && part[4] == "" && to[4] != "" &&
+                    part[3] !~ /^built_in\./)
+                    refuse("what engines share may not include one of them; only built_in.c lists them")
             }
             if (FILENAME ~ /^backend\// && FILENAME !~ /^backend\/(cuda)\// && to[2] == "cuda")
                 refuse("only backend/cuda includes its own headers")

@@ -5,7 +5,7 @@
 
 #include "core/checked.h"
 #include "include/stowage.h"
-#include "plan/engines/rollout/sizes.h"
+#include "plan/engines/rollout_weights.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

@@ -5,17 +5,7 @@
 #ifndef STW_PLAN_ROLLOUT_SIZES_H
 #define STW_PLAN_ROLLOUT_SIZES_H
 
-#include "plan/job/job.h"
-#include "plan/sync/box.h"
-
-/** A rollout role with what follows from its keys. */
-typedef struct stw_rollout_role {
-    const stw_model *model;
-    const stw_role *spec;
-    uint32_t tp, ep;
-    uint64_t max_model_len;
-    stw_dtype compute, kv_dtype;
-} stw_rollout_role;
+#include "plan/engines/rollout_weights.h"
 
 /** Bytes on one rank; those that sleep levels and phases treat alike. */
 typedef struct stw_rollout_figures {
@@ -31,24 +21,6 @@ typedef struct stw_rollout_figures {
     uint64_t trainer_model;          /* parameters of the trainer's model that it builds */
     uint64_t received;               /* buffers and copies of a weight sync, while it goes on */
 } stw_rollout_figures;
-
-/* ---- weights.c ---- */
-
-/** Weights of a rank as vLLM's layers cut them, with the table of rotary positions.
- * @param rounding out, may be NULL: what page-locking them block by block adds on the host */
-uint64_t stw_rollout_weight_bytes(const stw_rollout_role *role, uint64_t *rounding);
-
-/** A whole tensor as a box: dimensions from the fourth on are one. */
-stw_box stw_rollout_whole(const stw_tensor *tensor);
-/** Boxes of a tensor that rank `rank` of the engines holds, which are apart. @return how many */
-#define STW_ROLLOUT_BOXES 3
-uint32_t stw_rollout_boxes(const stw_rollout_role *role, const stw_tensor *tensor, uint32_t rank,
-                           stw_box out[STW_ROLLOUT_BOXES]);
-/** A rollout role with what its keys leave open. @param number of the role in the job */
-stw_rollout_role stw_rollout_resolve(const stw_job *job, uint32_t number);
-/** Refuse sizes by which vLLM cannot cut: BAD_INPUT. @param number of the role */
-STW_MUST_USE stw_status stw_rollout_check_cuts(const stw_rollout_role *role, uint32_t number,
-                                               stw_error *err);
 
 /* ---- cache.c ---- */
 

@@ -7,7 +7,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
-#include "plan/engines/rollout/sizes.h"
+#include "plan/engines/rollout_weights.h"
 
 /* vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE */
 enum { VOCAB_STEP = 64 };
