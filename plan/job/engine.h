@@ -48,7 +48,7 @@ typedef enum stw_space_id {
     STW_N_STATE_SPACES
 } stw_space_id;
 
-/** Purpose of a ring in a layout. */
+/** Purpose of a ring in a memory layout. */
 typedef enum stw_ring_kind {
     STW_RING_GPU,       /* streamed buckets, operands of the update kernel */
     STW_RING_HOST_DISK, /* NVMe buckets, staged on the host */
@@ -86,7 +86,7 @@ typedef struct stw_margins {
 #define STW_LAYOUT_SETTING 96 /* room for KEY=VALUE */
 #define STW_LAYOUT_MOST_OWN 4
 
-/** The input of a search for layouts of ranks. */
+/** The input of a search for parallel layouts. */
 typedef struct stw_layout_case {
     const stw_model *model;
     const stw_cluster *cluster;
@@ -96,8 +96,8 @@ typedef struct stw_layout_case {
     bool slow_too;     /* also try values that only save memory */
 } stw_layout_case;
 
-/** The layouts that an engine admits. A layout is a value for each stw_search; keys that are not
- * searched keep the run's value. Truth values are 0 and 1. If parallel.tp is searched, so is
+/** The parallel layouts that an engine admits. Each is a value for each stw_search; keys that are
+ * not searched keep the run's value. Truth values are 0 and 1. If parallel.tp is searched, so is
  * parallel.sequence_parallel, unless the run sets it. */
 typedef struct stw_layout_rules {
     uint32_t searches;                 /* a bit for each stw_search */
@@ -105,7 +105,7 @@ typedef struct stw_layout_rules {
     /** A cheap test: later checks may still refuse an admitted layout.
      * @param value [STW_N_SEARCHES] */
     bool (*admits)(const stw_layout_case *c, const uint64_t *value);
-    /** Write the KEY=VALUE settings that a layout needs. NULL: none.
+    /** Write the KEY=VALUE settings that a parallel layout needs. NULL: none.
      * @param out [STW_LAYOUT_MOST_OWN]
      * @return number of settings */
     uint32_t (*settings)(const stw_layout_case *c, const uint64_t *value,
@@ -147,7 +147,7 @@ typedef struct stw_engine {
      * itself. */
     const stw_engine_fix *risk_fixes;
     const stw_engine_turn *turns;    /* terminated by set NULL; may be NULL */
-    const stw_layout_rules *layouts; /* NULL: layouts are not searched */
+    const stw_layout_rules *layouts; /* NULL: parallel layouts are not searched */
 
     /** Give the model that the framework trains: `model`, or a copy in `pool` with the tensors that
      * the framework adds. NULL: `model`. */

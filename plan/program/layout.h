@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layout of one kind of rank: the bytes that live for the whole run (regions), the pieces that
- * the optimizer step handles (buckets), and the rings through which buckets pass. Derived from
- * decisions. Files store only its hash and the list of regions. */
+/* The memory layout of one kind of rank: the bytes that live for the whole run (regions), the
+ * pieces that the optimizer step handles (buckets), and the rings through which buckets pass.
+ * Derived from decisions. Files store only its hash and the list of regions. */
 #ifndef STW_PLAN_LAYOUT_H
 #define STW_PLAN_LAYOUT_H
 
