@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "plan/engines/bytes.h"
+#include "engines/bytes.h"
 
 double stw_plan_model_flops(const stw_plan *plan) {
     const stw_job *job = plan->job;

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/bytes.h"
-#include "plan/engines/cpu_step.h"
+#include "engines/bytes.h"
+#include "engines/cpu_step.h"
 #include "plan/files/plan_file.h"
 #include "plan/program/demand.h"
 #include "reports/plan_flops.h"

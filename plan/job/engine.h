@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine describes a training framework: its partition of the state, the placements that it can
  * execute, its transient memory, and how to build a program from decisions. Each engine is one
- * constant table in plan/engines/. Other code calls the table and does not compare engine names.
+ * constant table in engines/. Other code calls the table and does not compare engine names.
  * Functions are pure; any thread may call them. */
 #ifndef STW_PLAN_JOB_ENGINE_H
 #define STW_PLAN_JOB_ENGINE_H

@@ -31,7 +31,7 @@ void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *fir
 uint64_t stw_load_piece_bytes(const stw_job *job, stw_view piece);
 /** Returns the bytes of a piece on the host and on its way to the GPUs. A framework's loader casts
  * while it reads, to load.dtype (default: the dtype of the parameters). Stowage keeps the stored
- * dtype, except for elements wider than fp32. Sources: see plan/engines/load.c. */
+ * dtype, except for elements wider than fp32. Sources: see engines/load.c. */
 uint64_t stw_load_held_bytes(const stw_job *job, stw_view piece);
 /** Returns the room of a piece in whole-model staging, in whole pages: in the dtype in which a
  * framework loads, for Stowage at least 4 bytes an element. */

@@ -51,7 +51,7 @@ typedef enum stw_checkpoint_format {
     STW_CHECKPOINT_STOWAGE /* safetensors, written by Stowage */
 } stw_checkpoint_format;
 
-/** How parameters reach a rollout: plan/engines/weight_sync.h. */
+/** How parameters reach a rollout: engines/weight_sync.h. */
 typedef enum stw_sync_method { STW_SYNC_TENSORS, STW_SYNC_BUCKETS } stw_sync_method;
 
 /** How log-probabilities are computed from logits, without gradients. */

@@ -6,8 +6,8 @@
 #define _GNU_SOURCE
 #include "backend/executor/executor.h"
 #include "core/checked.h"
-#include "plan/engines/bytes.h"
-#include "plan/engines/movements.h"
+#include "engines/bytes.h"
+#include "engines/movements.h"
 #include "plan/program/share.h"
 #include "planner/planner.h"
 #include "sim/sim.h"
