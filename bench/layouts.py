@@ -121,7 +121,7 @@ def values(key, world, seq_len, model):
 
 
 def is_chunked(value, tp, cp, ep, world):
-    """stw_layout_admits_chunks (plan/engines/layouts.c): the group over which state is cut."""
+    """stw_layout_admits_chunks (engines/layouts.c): the group over which state is cut."""
     replicas = value.get("dp_replicate", 1)
     if world % (replicas * cp * tp) != 0:
         return False
@@ -133,7 +133,7 @@ def is_chunked(value, tp, cp, ep, world):
 
 
 def is_staged(value, tp, pp, model, steps):
-    """admits (plan/engines/megatron/layouts.c), less what the program refuses."""
+    """admits (engines/megatron/layouts.c), less what the program refuses."""
     vpp, etp, sequence = value["vpp"], value["etp"], value["parallel.sequence_parallel"] == "true"
     if etp not in (1, tp) or (etp > 1 and model["experts"] == 0) or pp * vpp > model["layers"] + 2 or (model["experts"] > 0 and tp > 1 and not sequence):
         return False

@@ -152,8 +152,7 @@ def lines_of_gcov(folder, notes):
         for name in names:
             path = f"{at}/{name}"
             note = notes + path[len(folder) + len(notes):-len("gcda")] + "gcno"
-            if name.endswith(".gcda") and ("stw_backend" in path or "stw_plan" in path or
-                                           "stw_mpi" in path or "stw_nvtx" in path):
+            if name.endswith(".gcda") and re.search(r"stw_(backend|plan|blocks|engines|mpi|nvtx)", path):
                 if not os.path.exists(path[:-4] + "gcno"):
                     os.symlink(note, path[:-4] + "gcno")
                 data.append(path)
@@ -217,8 +216,8 @@ class Build:
 
     def objects(self, source):
         """Objects of the rooms, modules and programs of tests that include or are the source."""
-        wanted = re.compile(r"stw_(backend|plan|mpi|mpi_alone|nvtx|planner|sim|reports)\.dir|test_\w+\.dir|"
-                            r"stowage(-run)?\.dir")
+        wanted = re.compile(r"stw_(backend|plan|blocks|engines|mpi|mpi_alone|nvtx|planner|sim|reports)\.dir|"
+                            r"test_\w+\.dir|stowage(-run)?\.dir")
         return [o for o in self.users.get(source, []) if wanted.search(o)]
 
     def compile(self, obj, overlay, source, out):
@@ -242,8 +241,8 @@ class Build:
         for own, changed in objects.items():
             if f" {own} " in command:
                 command = command.replace(f" {own} ", f" {changed} ")
-            elif ".dir/" in own and own.split("/")[1].startswith(("stw_backend", "stw_plan",
-                                                                  "stw_sim", "stw_reports")):
+            elif ".dir/" in own and own.split("/")[1].startswith(
+                    ("stw_backend", "stw_plan", "stw_blocks", "stw_engines", "stw_sim", "stw_reports")):
                 if own.split("/")[1] == "stw_planner.dir" and "libstw_planner.a" not in command:
                     continue
                 if own.split("/")[1] == "stw_sim.dir" and "libstw_sim.a" not in command:
@@ -388,7 +387,7 @@ class Campaign:
                 names = set()
         scripts = next(names for folder, names in SCRIPTS if source.startswith(folder))
         return sorted((n for n in names if n in self.times and n != KEYS), key=lambda n: self.times[n]) + [
-            n for n in [KEYS] * source.startswith("plan/program/effect") +
+            n for n in [KEYS] * source.startswith("plan/job/effect") +
             [f"cli.{n}" for n in scripts] if n in self.times]
 
     def is_code(self, source, line):

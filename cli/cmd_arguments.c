@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L /* strcasecmp */
 /* What several commands understand alike: formats of reports, "-", patterns of names. */
-#include <ctype.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "core/file.h"
 #include "reports/reports.h"
 #include "reports/table.h"
 
@@ -41,27 +41,6 @@ void stw_tell_details(const char *file, stw_text *out) {
     const bool kept = file != NULL && strcmp(file, "-") != 0;
     stw_doc_line(out, STW_FORMAT_TERMINAL, "All tables: --full, or stowage report %s -o FILE.html",
                  kept ? file : "PLAN");
-}
-
-static bool same_letter(char a, char b) {
-    return tolower((unsigned char)a) == tolower((unsigned char)b);
-}
-
-static bool matches_whole(const char *name, const char *pattern) {
-    if (*pattern == '*')
-        return matches_whole(name, pattern + 1) ||
-               (*name != '\0' && matches_whole(name + 1, pattern));
-    if (*pattern == '\0' || *name == '\0') return *pattern == *name;
-    return (*pattern == '?' || same_letter(*pattern, *name)) &&
-           matches_whole(name + 1, pattern + 1);
-}
-
-bool stw_name_matches(const char *name, const char *pattern) {
-    if (pattern == NULL) return true;
-    if (strpbrk(pattern, "*?") != NULL) return matches_whole(name, pattern);
-    for (size_t n = strlen(pattern); strlen(name) >= n; name++)
-        if (strncasecmp(name, pattern, n) == 0) return true;
-    return false;
 }
 
 stw_status stw_stdin_once(const char *const *paths, size_t n, stw_error *err) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/commands.h"
 #include "core/file.h"
+#include "core/pattern.h"
 #include "reports/reports.h"
 
 static stw_status list(const char *pattern, const stw_general *general, stw_error *err) {
@@ -37,7 +38,7 @@ static stw_status show(const char *name, const stw_general *general, stw_error *
     stw_text text = STW_TEXT_INIT;
     STW_TRY(stw_check_suffix(general->output, "a cluster", general->json ? ".json" : ".yaml .yml",
                              err));
-    STW_TRY(stw_cluster_open(name, &cluster, err));
+    STW_TRY(stw_inputs_cluster(name, &cluster, err));
     if (general->json) {
         stw_json *json = stw_json_new();
         stw_cluster_write_json(&cluster, json, NULL);

@@ -14,7 +14,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "plan/files/verdict.h"
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 #include "plan/spec/gpu_sheets.h"
 #include "plan/spec/spec_keys.h"
 #include "planner/frameworks/emit/emit.h"
@@ -56,8 +56,17 @@ static stw_status probe_text(stw_text *out, stw_error *err) {
     return stw_text_status(out, err);
 }
 
+stw_status stw_inputs_cluster(const char *what, stw_cluster *out, stw_error *err) {
+    char data[4096] = "";
+    if (!stw_cluster_is_file(what)) {
+        stw_status status = stw_data_folder(data, sizeof data, err);
+        if (status != STW_STATUS_OK) return status;
+    }
+    return stw_cluster_open(what, data, out, err);
+}
+
 static stw_status read_cluster(const char *path, stw_cluster *cluster, stw_error *err) {
-    if (path != NULL) return stw_cluster_open(path, cluster, err);
+    if (path != NULL) return stw_inputs_cluster(path, cluster, err);
     stw_status status = STW_STATUS_OK;
     stw_text text = STW_TEXT_INIT;
     stw_tree *tree = NULL;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "core/pattern.h"
 #include "plan/spec/registry.h"
 #include "reports/reports.h"
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "core/pattern.h"
 #include "models/zoo.h"
 #include "reports/reports.h"
 

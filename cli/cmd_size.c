@@ -33,11 +33,11 @@ static stw_status open_kind(kind *out, stw_error *err) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && status != STW_STATUS_OK; i++) {
         stw_error why = STW_ERROR_INIT;
         snprintf(out->cluster, sizeof out->cluster, "%.150s-%s", out->name, sizes[i]);
-        status = stw_cluster_open(out->cluster, &out->node, &why);
+        status = stw_inputs_cluster(out->cluster, &out->node, &why);
     }
     if (status != STW_STATUS_OK) {
         out->cluster[0] = '\0'; /* the name */
-        status = stw_cluster_open(out->name, &out->node, err);
+        status = stw_inputs_cluster(out->name, &out->node, err);
     }
     out->node.nodes = 1;
     return status;

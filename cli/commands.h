@@ -8,6 +8,7 @@
 
 #include "cli/common.h"
 #include "plan/files/plan.h"
+#include "plan/spec/presets.h"
 #include "planner/point.h"
 #include "reports/reports.h"
 #include "sim/sim.h"
@@ -80,20 +81,8 @@ static inline const char *stw_import_path(const char *from) {
     return colon != NULL ? colon + 1 : NULL;
 }
 
-/** Clusters that have a name, `<data>/clusters/`. */
-typedef struct stw_presets {
-    stw_pool *pool;
-    size_t n, capacity;
-    stw_listed_cluster *items;
-} stw_presets;
-STW_MUST_USE stw_status stw_presets_read(const char *data_folder, stw_presets *out, stw_error *err);
-void stw_presets_free(stw_presets *presets);
-/** Read CLUSTER as given on the command line: a file, "-", a name, "4 x NAME" for that number of
- * nodes, or "NAME:2" (or FILE:2) for two GPUs of a node with their share of it (stw_cluster_part).
- * A name alone is one node. The error lists the nearest names. */
-STW_MUST_USE stw_status stw_cluster_open(const char *what, stw_cluster *out, stw_error *err);
-/** Is CLUSTER a name without a number of nodes? */
-bool stw_cluster_is_node(const char *what);
+/** Read CLUSTER as given on the command line (plan/spec/presets.h). */
+STW_MUST_USE stw_status stw_inputs_cluster(const char *what, stw_cluster *out, stw_error *err);
 
 /** Keys of the specs that look like options: "--nodes 2" is --set nodes=2. For stw_usage.hint. */
 bool stw_inputs_hint(const char *word, char *out, size_t out_size);
@@ -164,8 +153,6 @@ bool stw_wants_all(const stw_general *general);
 bool stw_is_summary(const stw_general *general, stw_format format);
 /** The last line of a summary. @param file where the whole is; NULL: nowhere */
 void stw_tell_details(const char *file, stw_text *out);
-/** Whether a name contains `pattern`, or equals it if it has * or ?; in any case. NULL: any. */
-bool stw_name_matches(const char *name, const char *pattern);
 /** USAGE if more than one of the paths is "-". */
 STW_MUST_USE stw_status stw_stdin_once(const char *const *paths, size_t n, stw_error *err);
 

@@ -2,7 +2,6 @@
 #define _POSIX_C_SOURCE 200809L /* readlink, access, strncasecmp */
 #include "cli/common.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -211,16 +210,6 @@ stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error 
 bool stw_has_summary(const stw_general *general) {
     const bool to_file = general->output != NULL && strcmp(general->output, "-") != 0;
     return to_file && !general->quiet && !general->json;
-}
-
-const char *stw_path_suffix(const char *path) {
-    const char *slash = path != NULL ? strrchr(path, '/') : NULL;
-    const char *name = slash != NULL ? slash + 1 : path;
-    const char *dot = name != NULL ? strrchr(name, '.') : NULL;
-    if (dot == NULL || dot == name || dot[1] == '\0') return "";
-    for (const char *at = dot + 1; *at != '\0'; at++)
-        if (!isalpha((unsigned char)*at)) return ""; /* the version in "llama-3.1" is no suffix */
-    return dot;
 }
 
 stw_status stw_check_suffix(const char *path, const char *what, const char *suffixes,

@@ -100,8 +100,6 @@ int stw_exit(stw_status status, const stw_error *err);
 STW_MUST_USE stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error *err);
 /** Is a summary for people printed beside the file of -o? */
 bool stw_has_summary(const stw_general *general);
-/** The suffix of a file name with its dot, "" if it has none. Suffixes have letters only. */
-const char *stw_path_suffix(const char *path);
 /** USAGE if the path (may be NULL) has a suffix that is not among these.
  * @param what is written, for the error; @param suffixes ".md .csv" */
 STW_MUST_USE stw_status stw_check_suffix(const char *path, const char *what, const char *suffixes,

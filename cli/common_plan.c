@@ -5,6 +5,7 @@
 
 #include "core/log.h"
 #include "core/units.h"
+#include "plan/files/verdict.h"
 
 /* The phase whose peak is the most over the limit of the resource. */
 static uint64_t worst(const stw_plan *plan, const char *resource, stw_phase *phase) {

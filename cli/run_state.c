@@ -16,6 +16,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "plan/files/verdict.h"
 
 bool stw_run_is_told(void) {
     stw_ranks ranks;

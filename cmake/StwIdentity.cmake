@@ -6,7 +6,8 @@
 file(GLOB STW_IDENTITY_SOURCES CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
     "${PROJECT_SOURCE_DIR}/core/*.[ch]" "${PROJECT_SOURCE_DIR}/models/*.[ch]"
     "${PROJECT_SOURCE_DIR}/models/names/*.csv"
-    "${PROJECT_SOURCE_DIR}/plan/*/*.[ch]" "${PROJECT_SOURCE_DIR}/plan/*/*/*.[ch]"
+    "${PROJECT_SOURCE_DIR}/plan/*/*.[ch]" "${PROJECT_SOURCE_DIR}/blocks/*.[ch]"
+    "${PROJECT_SOURCE_DIR}/engines/*.[ch]" "${PROJECT_SOURCE_DIR}/engines/*/*.[ch]"
     "${PROJECT_SOURCE_DIR}/backend/*.[ch]" "${PROJECT_SOURCE_DIR}/backend/*/*.[ch]"
     "${PROJECT_SOURCE_DIR}/backend/*/*.cu")
 list(SORT STW_IDENTITY_SOURCES)
@@ -24,7 +25,7 @@ endfunction()
 function(stw_identity_settings out)
     string(TOUPPER "${CMAKE_BUILD_TYPE}" config)
     separate_arguments(flags UNIX_COMMAND "${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_${config}}")
-    foreach(room stw_core stw_models stw_plan stw_backend)
+    foreach(room stw_core stw_models stw_plan stw_blocks stw_engines stw_backend)
         if(TARGET ${room})
             get_target_property(own ${room} COMPILE_OPTIONS)
             list(APPEND flags ${own})

@@ -30,7 +30,7 @@ file(CONFIGURE OUTPUT "${STW_VERSION_SCRIPT}"
 # ---- the object ----------------------------------------------------------------------------------
 # Of the planner everything but the file that needs GLPK, which is GPL: library/no_solver.c stands
 # in for it.
-set(rooms stw_core stw_models stw_models_csv stw_plan stw_sim stw_backend stw_library)
+set(rooms stw_core stw_models stw_models_csv stw_plan stw_blocks stw_engines stw_sim stw_backend stw_library)
 if(STW_WITH_CUDA)
     list(PREPEND rooms stw_cuda) # before the weak fallbacks of the backend room
 endif()

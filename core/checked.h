@@ -2,7 +2,7 @@
 /* Arithmetic on bytes and counts with overflow checks. Two kinds: calls that fail and name both
  * factors, for what files say; and sums and products that saturate, for formulas. A size that does
  * not fit in 64 bits is STW_TOO_LARGE there, and so is every sum and product with it (but 0 times
- * it is 0); a job whose sizes come near it is refused before it is planned (plan/engines/sizes.h).
+ * it is 0); a job whose sizes come near it is refused before it is planned (plan/job/sizes.h).
  * Pure functions; any thread may call. */
 #ifndef STW_CORE_CHECKED_H
 #define STW_CORE_CHECKED_H

@@ -4,6 +4,7 @@
 #endif
 #include "core/file.h"
 
+#include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -129,6 +130,16 @@ stw_status stw_file_read(const char *path, uint64_t limit_bytes, char **data, ui
 out:
     close_kept(fd);
     return status;
+}
+
+const char *stw_path_suffix(const char *path) {
+    const char *slash = path != NULL ? strrchr(path, '/') : NULL;
+    const char *name = slash != NULL ? slash + 1 : path;
+    const char *dot = name != NULL ? strrchr(name, '.') : NULL;
+    if (dot == NULL || dot == name || dot[1] == '\0') return "";
+    for (const char *at = dot + 1; *at != '\0'; at++)
+        if (!isalpha((unsigned char)*at)) return ""; /* the version in "llama-3.1" is no suffix */
+    return dot;
 }
 
 bool stw_file_exists(const char *path) {

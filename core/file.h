@@ -43,6 +43,9 @@ STW_MUST_USE stw_status stw_stdout_finish(stw_error *err);
 stw_status stw_errno_status(int code);
 /** Fill `err` with errno of a failed call on a file. @param what such as "cannot be opened" */
 stw_status stw_fail_errno(stw_error *err, const char *path, const char *what);
+/** Returns the suffix of a file name with its dot; "" if it has none. Suffixes have letters only.
+ * @param path may be NULL */
+const char *stw_path_suffix(const char *path);
 bool stw_file_exists(const char *path);
 bool stw_file_is_folder(const char *path);
 /** Folder of the shared library or program that holds this code, links resolved, without a final

@@ -5,7 +5,7 @@
 #include "backend/probe/probe.h"
 #include "core/deadline.h"
 #include "library/handles.h"
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 #include "planner/planner.h"
 #include "sim/sim.h"
 

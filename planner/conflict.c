@@ -4,6 +4,7 @@
  * it. First resources are filtered, then the phases of those that are left. */
 #include <string.h>
 
+#include "plan/files/verdict.h"
 #include "planner/resolve.h"
 
 typedef struct filter {

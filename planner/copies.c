@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "engines/save_plan.h"
 #include "plan/checkpoint/buckets.h"
-#include "plan/engines/save_plan.h"
 #include "plan/files/verdict.h"
 #include "plan/spec/registry.h"
 #include "planner/turns.h"

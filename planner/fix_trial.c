@@ -9,7 +9,7 @@
 
 #include "core/checked.h"
 #include "plan/files/verdict.h"
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 #include "planner/fixes.h"
 #include "planner/problem.h"
 #include "planner/resolve.h"

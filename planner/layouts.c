@@ -7,7 +7,7 @@
 
 #include "core/deadline.h"
 #include "core/locale.h"
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 #include "planner/clock.h"
 #include "planner/layouts_list.h"
 #include "planner/point_bound.h"

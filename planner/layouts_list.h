@@ -4,7 +4,7 @@
 #ifndef STW_PLANNER_LAYOUTS_LIST_H
 #define STW_PLANNER_LAYOUTS_LIST_H
 
-#include "plan/engines/layouts.h"
+#include "engines/layouts.h"
 
 typedef struct stw_listed_layout {
     uint64_t value[STW_N_SEARCHES];

@@ -8,7 +8,7 @@
 
 #include "core/checked.h"
 #include "core/deadline.h"
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 #include "planner/layouts.h"
 #include "planner/problem.h"
 

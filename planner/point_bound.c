@@ -2,6 +2,7 @@
 #include "planner/point_bound.h"
 
 #include "core/checked.h"
+#include "plan/files/verdict.h"
 #include "plan/program/demand.h"
 
 bool stw_point_refuses(stw_status status) {

@@ -7,7 +7,7 @@
 
 #include "core/deadline.h"
 #include "core/locale.h"
-#include "plan/engines/engine.h"
+#include "plan/job/engine.h"
 #include "planner/clock.h"
 #include "planner/size_search.h"
 #include "planner/sweep.h"

@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "blocks/optimizer.h"
 #include "core/checked.h"
-#include "plan/blocks/optimizer.h"
+#include "plan/files/verdict.h"
 
 const char *stw_resource_words(stw_resource resource) {
     static const char *const words[STW_N_RESOURCES] = {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "plan/files/plan_flops.h"
 #include "plan/program/blocks.h"
 #include "reports/page.h"
+#include "reports/plan_flops.h"
 #include "reports/plan_sections.h"
 
 static void put_memory(const stw_plan_facts *f, stw_json *json) {

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engines/save_plan.h"
 #include "plan/checkpoint/buckets.h"
-#include "plan/engines/save_plan.h"
 #include "plan/files/plan_file.h"
 #include "reports/plan_sections.h"
 

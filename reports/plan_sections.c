@@ -8,11 +8,11 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/bytes.h"
-#include "plan/engines/cpu_step.h"
+#include "engines/bytes.h"
+#include "engines/cpu_step.h"
 #include "plan/files/plan_file.h"
-#include "plan/files/plan_flops.h"
 #include "plan/program/demand.h"
+#include "reports/plan_flops.h"
 #include "reports/verdict.h"
 
 void stw_section_cluster_name(const stw_cluster *c, char *out, size_t out_size) {

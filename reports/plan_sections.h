@@ -54,7 +54,7 @@ void stw_section_excesses(const stw_section *s);
 void stw_section_risks(const stw_section *s);
 /** Seconds of an iteration, and what they leave out. Nothing where they are not known. */
 void stw_section_iteration(const stw_section *s);
-/** Tokens per second, MFU (plan/files/plan_flops.h), GPU-hours, money. */
+/** Tokens per second, MFU (reports/plan_flops.h), GPU-hours, money. */
 void stw_section_spent(const stw_section *s);
 /** Both: seconds of an iteration, tokens per second, MFU, GPU-hours, money. */
 void stw_section_costs(const stw_section *s);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "plan/engines/bytes.h"
+#include "engines/bytes.h"
 #include "reports/plan_sections.h"
 
 enum { MOST_FIXES = 3, FIX_LINES = 12, BRIEF_LINES = 5, FIX_COLUMNS = 70 };

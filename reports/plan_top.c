@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/bytes.h"
+#include "engines/bytes.h"
 #include "reports/plan_sections.h"
 #include "reports/verdict.h"
 

@@ -6,9 +6,9 @@
 #include <stdio.h>
 
 #include "core/checked.h"
-#include "plan/engines/save_plan.h"
-#include "plan/engines/sync_plan.h"
-#include "plan/engines/weight_sync.h"
+#include "engines/save_plan.h"
+#include "engines/sync_plan.h"
+#include "engines/weight_sync.h"
 #include "plan/files/plan_file.h"
 #include "plan/program/collectives.h"
 #include "plan/program/demand.h"

@@ -12,6 +12,7 @@
 #include "plan/files/sweep.h"
 #include "plan/measured/compare.h"
 #include "plan/measured/explanation.h"
+#include "plan/spec/presets.h"
 
 typedef enum stw_format {
     STW_FORMAT_TERMINAL,
@@ -33,11 +34,6 @@ STW_MUST_USE stw_status stw_report_model(const stw_model *model, stw_format form
 /** Models of the zoo, one a line (JSON: stowage.models/1). */
 STW_MUST_USE stw_status stw_report_models(const stw_model *const *models, size_t n,
                                           stw_format format, stw_text *out, stw_error *err);
-/** A cluster that has a name. */
-typedef struct stw_listed_cluster {
-    const char *name, *source;
-    const stw_cluster *cluster;
-} stw_listed_cluster;
 /** Clusters, one a line (JSON: stowage.clusters/1, with all keys). */
 STW_MUST_USE stw_status stw_report_clusters(const stw_listed_cluster *clusters, size_t n,
                                             stw_format format, stw_text *out, stw_error *err);

@@ -4,7 +4,7 @@
 #ifndef STW_BACKEND_EXECUTOR_EXPORT_FILES_H
 #define STW_BACKEND_EXECUTOR_EXPORT_FILES_H
 
-#include "plan/engines/export.h"
+#include "engines/export.h"
 
 typedef struct stw_export_files stw_export_files;
 

@@ -13,7 +13,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/median.h"
-#include "plan/engines/weight_sync.h"
+#include "engines/weight_sync.h"
 #include "plan/sync/traffic.h"
 
 #define BUCKET_BYTES (64ull << 20) /* without a rollout, whose update_bucket it is */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stowage run --sync-to: after each step the parameters are written to a folder of safetensors
- * under published names (plan/engines/export.h), through bounded buffers. Each rank of the first
+ * under published names (engines/export.h), through bounded buffers. Each rank of the first
  * node writes its own files. The new folder is made beside the old one and then replaces it, so
  * that a reader always finds a complete version. All calls are collective and from one thread. */
 #ifndef STW_BACKEND_EXECUTOR_RUN_EXPORT_H

@@ -5,7 +5,7 @@
 
 #include "backend/executor/run.h"
 #include "backend/executor/sync.h"
-#include "plan/engines/export.h"
+#include "engines/export.h"
 
 /** Called for contiguous elements of one tensor in a region.
  * @param at byte offset in the region's tier */

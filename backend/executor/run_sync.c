@@ -7,7 +7,7 @@
 #include "backend/executor/run_parts.h"
 #include "core/checked.h"
 #include "core/log.h"
-#include "plan/engines/sync_plan.h"
+#include "engines/sync_plan.h"
 
 static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "weight sync", "out of memory");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Executes the weight sync of a plan. The run also plays the rollout on its GPUs: received weights
  * are collected in GPU memory after the sync's buffers (stw_layout.rollout_offset_bytes), in the
- * form of the rollout's layers. plan/engines/sync_plan.h makes the schedule. Operations are called
+ * form of the rollout's layers. engines/sync_plan.h makes the schedule. Operations are called
  * from the threads of their streams, other functions from one thread. */
 #ifndef STW_BACKEND_EXECUTOR_RUN_SYNC_H
 #define STW_BACKEND_EXECUTOR_RUN_SYNC_H

@@ -23,7 +23,7 @@ typedef struct stw_marked_extent {
     uint64_t offset, bytes, count, stride;
 } stw_marked_extent;
 
-/** Bytes of one file with a hash: that of their extents one after the other. */
+/** Bytes of one file and their hash: over the extents, one after the other. */
 typedef struct stw_marked_bucket {
     uint32_t file;
     uint32_t first_extent, n_extents;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who writes what into a checkpoint: every element of every state by one rank. It follows from what
- * all ranks hold, so that no rank asks another. What one rank alone holds, that rank writes;
- * replicas are divided between those that have them, by bytes. A pure function, the same on every
- * rank. */
+ * all ranks hold, so that no rank asks another. A rank writes the elements
+ * that it alone holds; replicas are divided by bytes between the ranks that hold them. A pure
+ * function, the same on every rank. */
 #ifndef STW_PLAN_CHECKPOINT_SHARES_H
 #define STW_PLAN_CHECKPOINT_SHARES_H
 

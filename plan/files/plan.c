@@ -7,9 +7,9 @@
 
 #include "core/checked.h"
 #include "core/units.h"
-#include "plan/engines/sizes.h"
+#include "plan/job/effect.h"
+#include "plan/job/sizes.h"
 #include "plan/program/check.h"
-#include "plan/program/effect.h"
 
 /* The job of plan->run. */
 static stw_status make_job(stw_plan *plan, stw_error *err) {
@@ -373,27 +373,6 @@ stw_status stw_plan_check(const stw_plan *plan, bool check_peaks, stw_error *err
     }
 out:
     return status;
-}
-
-static uint64_t excess(uint64_t bytes, uint64_t limit) { return bytes > limit ? bytes - limit : 0; }
-
-uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_phase phase) {
-    uint64_t most = 0;
-    const bool gpu = strcmp(resource, "gpu memory") == 0,
-               host = strcmp(resource, "host memory") == 0;
-    const bool locked = strcmp(resource, "page-locked memory") == 0;
-    for (uint32_t k = 0; gpu && k < plan->job->n_kinds; k++)
-        most = stw_max_u64(most, excess(plan->peaks[k].phase[phase][STW_TIER_GPU].total,
-                                        stw_plan_gpu_capacity(plan)));
-    for (uint32_t n = 0; !gpu && n < plan->job->n_node_kinds; n++) {
-        const stw_peak *node = plan->node_peaks[n].phase[phase];
-        const stw_peak *used = &node[host || locked ? STW_TIER_HOST : STW_TIER_NVME];
-        uint64_t limit = host     ? stw_plan_host_capacity(plan)
-                         : locked ? plan->cluster.host.page_lock_limit_bytes
-                                  : plan->cluster.nvme.capacity_bytes;
-        most = stw_max_u64(most, excess(locked ? used->page_locked : used->total, limit));
-    }
-    return most;
 }
 
 uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase) {

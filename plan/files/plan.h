@@ -6,7 +6,7 @@
 #ifndef STW_PLAN_PLAN_H
 #define STW_PLAN_PLAN_H
 
-#include "plan/engines/engine.h"
+#include "plan/job/engine.h"
 #include "plan/program/ledger.h"
 #include "plan/program/program.h"
 #include "plan/program/replay.h"
@@ -50,7 +50,7 @@ typedef struct stw_solver_report {
 typedef struct stw_price {
     const char *resource;
     const char *phase;
-    double amount; /* amount added, in units */
+    double amount; /* amount added, in `unit` */
     const char *unit;
     double seconds; /* negative: saved; 0: no gain above STW_PLAIN_SLACK */
 } stw_price;
@@ -85,19 +85,19 @@ typedef struct stw_alternative {
 } stw_alternative;
 #define STW_MAX_ALTERNATIVES 8
 
-/** A layout of ranks that was planned. */
+/** A parallel layout that was planned. */
 typedef struct stw_layout_row {
-    const char *settings; /* KEY=VALUE, separated by spaces; "": the run's own layout */
+    const char *settings; /* KEY=VALUE, separated by spaces; "": the run's own parallel layout */
     stw_verdict verdict;
     double iteration_s; /* simulated; NaN: it does not fit */
     uint64_t gpu_peak_bytes, host_peak_bytes;
 } stw_layout_row;
 #define STW_MAX_LAYOUT_ROWS 8
 
-/** The search for a plan's layout if keys of the run are `auto`. */
+/** The search for a plan's parallel layout if keys of the run are `auto`. */
 typedef struct stw_layout_search {
     const char *searched; /* keys, separated by spaces; NULL: no search */
-    uint64_t admitted;    /* layouts that the engine admits */
+    uint64_t admitted;    /* parallel layouts that the engine admits */
     uint64_t planned;     /* planned with the integer program and the simulator */
     uint64_t compared;    /* of these, planned again with all that the planner compares */
     uint64_t unfinished;  /* of these, planned again, but the time was over before that ended */
@@ -105,11 +105,11 @@ typedef struct stw_layout_search {
     uint64_t too_slow;    /* slower than the best one, by their bounds */
     uint64_t too_big;     /* far over a limit with any decisions */
     uint64_t unfit;       /* planned, but did not fit */
-    uint64_t left;        /* not tried: the search continued around the best layouts */
+    uint64_t left;        /* not tried: the search continued near the best ones */
     uint64_t late;        /* not tried: the time was over */
     double seconds;
     uint32_t n_rows;
-    stw_layout_row rows[STW_MAX_LAYOUT_ROWS]; /* the chosen layout, the next best ones, then the
+    stw_layout_row rows[STW_MAX_LAYOUT_ROWS]; /* the chosen one, the next best ones, then the
                                                  run's own if it was planned and is not among
                                                  these */
 } stw_layout_search;
@@ -160,7 +160,7 @@ typedef struct stw_plan {
  * share. */
 #define STW_PLAIN_SLACK 1e-3
 
-/** The smallest gain of a layout or a price that counts, as a share of an iteration. */
+/** The smallest gain of a parallel layout or a price that counts, as a share of an iteration. */
 #define STW_LEAST_GAIN 5e-3
 
 /** Make a plan without decisions, and its job. Takes ownership of `model` and `run` (also on
@@ -216,9 +216,6 @@ STW_MUST_USE stw_status stw_plan_rerun(stw_plan *plan, const stw_run_spec *run, 
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan);
 uint64_t stw_plan_host_capacity(const stw_plan *plan);
 
-/** Bytes by which a phase's peak exceeds a limit; 0 if it does not. @param resource "gpu memory",
- * "host memory", "page-locked memory" or "nvme" */
-uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_phase phase);
 /** Returns how often an iteration executes a phase: forward and backward once per micro batch; 0
  * for a load, a first step or a checkpoint. */
 uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase);

@@ -35,7 +35,7 @@ void stw_plan_rank_maxima(const stw_peaks *peaks, uint64_t *allocated, uint64_t 
 STW_MUST_USE stw_status stw_plan_write_roles(const stw_plan *plan, stw_json *json, stw_error *err);
 STW_MUST_USE stw_status stw_plan_check_roles(const stw_tree *tree, const stw_plan *plan,
                                              stw_error *err);
-/** The search for the layout of ranks (plan_layouts.c). */
+/** The search for the parallel layout (plan_layouts.c). */
 void stw_plan_write_layouts(const stw_plan *plan, stw_json *json);
 STW_MUST_USE stw_status stw_plan_read_layouts(const stw_tree *tree, stw_plan *plan, stw_error *err);
 /** Read the peaks of ranks and nodes and the times, over the derived ones (plan_read_figures.c). */

@@ -12,6 +12,7 @@
 #include "plan/files/file_parts.h"
 #include "plan/files/model_json.h"
 #include "plan/files/plan_file.h"
+#include "plan/files/verdict.h"
 #include "plan/program/collectives.h"
 
 /* ---- evidence of the planner ---- */

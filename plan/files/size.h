@@ -34,7 +34,7 @@ typedef struct stw_size_answer {
                                fits */
     bool fits;              /* fits on at most STW_SIZE_MOST_NODES nodes; if false, the values below
                                are for that many */
-    uint32_t n_settings;    /* a layout other than the run's own, KEY=VALUE */
+    uint32_t n_settings;    /* a parallel layout other than the run's own, KEY=VALUE */
     const char *settings[STW_SIZE_MOST_SETTINGS];
     stw_sweep_row row; /* the plan on that cluster */
     const char *needs; /* what that plan needs and the framework's own optimizers lack; NULL:
@@ -46,7 +46,8 @@ typedef struct stw_size_answer {
                                                       does */
     stw_size_setup setup;                          /* the plan's setup; all zeros: no plan */
     /* If the smallest cluster is at risk: the smallest one without risk, of at most stw_size_bound
-     * nodes, and its layout (KEY=VALUE, separated by spaces). 0 nodes and NULL: none was found. */
+     * nodes, and its parallel layout (KEY=VALUE, separated by spaces). 0 nodes and NULL: none was
+     * found. */
     stw_cluster safe;
     const char *safe_layout;
     stw_cluster cheapest; /* of at most stw_size_bound nodes; 0 nodes: unknown */

@@ -2,6 +2,7 @@
 #include "plan/files/verdict.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "core/checked.h"
 
@@ -69,6 +70,27 @@ static bool is_over(const use *uses) {
     for (int r = 0; r < N_RESOURCES; r++)
         if (share(uses[r].bytes, uses[r].limit_bytes) > 1.0) return true;
     return false;
+}
+
+static uint64_t excess(uint64_t bytes, uint64_t limit) { return bytes > limit ? bytes - limit : 0; }
+
+uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_phase phase) {
+    uint64_t most = 0;
+    const bool gpu = strcmp(resource, resources[GPU]) == 0,
+               host = strcmp(resource, resources[HOST]) == 0;
+    const bool locked = strcmp(resource, resources[PAGE_LOCKED]) == 0;
+    for (uint32_t k = 0; gpu && k < plan->job->n_kinds; k++)
+        most = stw_max_u64(most, excess(plan->peaks[k].phase[phase][STW_TIER_GPU].total,
+                                        stw_plan_gpu_capacity(plan)));
+    for (uint32_t n = 0; !gpu && n < plan->job->n_node_kinds; n++) {
+        const stw_peak *node = plan->node_peaks[n].phase[phase];
+        const stw_peak *used = &node[host || locked ? STW_TIER_HOST : STW_TIER_NVME];
+        uint64_t limit = host     ? stw_plan_host_capacity(plan)
+                         : locked ? plan->cluster.host.page_lock_limit_bytes
+                                  : plan->cluster.nvme.capacity_bytes;
+        most = stw_max_u64(most, excess(locked ? used->page_locked : used->total, limit));
+    }
+    return most;
 }
 
 /* ---- risks ---- */

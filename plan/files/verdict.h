@@ -49,6 +49,10 @@ typedef struct stw_risk {
  * limit includes it. */
 #define STW_HOST_ALARM 0.95
 
+/** Returns the bytes by which a phase's peak exceeds a limit; 0 if it does not.
+ * @param resource "gpu memory", "host memory", "page-locked memory" or "nvme" */
+uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_phase phase);
+
 /** List the reasons why a run may exceed a limit although the plan does not: the worst phase of
  * each kind and resource, the most important first.
  * @param home a role with nodes of its own, 0: the trainer

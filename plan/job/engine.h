@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine describes a training framework: its partition of the state, the placements that it can
  * execute, its transient memory, and how to build a program from decisions. Each engine is one
- * constant table in plan/engines/. Other code calls the table and does not compare engine names.
+ * constant table in engines/. Other code calls the table and does not compare engine names.
  * Functions are pure; any thread may call them. */
 #ifndef STW_PLAN_JOB_ENGINE_H
 #define STW_PLAN_JOB_ENGINE_H
@@ -48,7 +48,7 @@ typedef enum stw_space_id {
     STW_N_STATE_SPACES
 } stw_space_id;
 
-/** Purpose of a ring in a layout. */
+/** Purpose of a ring in a memory layout. */
 typedef enum stw_ring_kind {
     STW_RING_GPU,       /* streamed buckets, operands of the update kernel */
     STW_RING_HOST_DISK, /* NVMe buckets, staged on the host */
@@ -86,7 +86,7 @@ typedef struct stw_margins {
 #define STW_LAYOUT_SETTING 96 /* room for KEY=VALUE */
 #define STW_LAYOUT_MOST_OWN 4
 
-/** The input of a search for layouts of ranks. */
+/** The input of a search for parallel layouts. */
 typedef struct stw_layout_case {
     const stw_model *model;
     const stw_cluster *cluster;
@@ -96,8 +96,8 @@ typedef struct stw_layout_case {
     bool slow_too;     /* also try values that only save memory */
 } stw_layout_case;
 
-/** The layouts that an engine admits. A layout is a value for each stw_search; keys that are not
- * searched keep the run's value. Truth values are 0 and 1. If parallel.tp is searched, so is
+/** The parallel layouts that an engine admits. Each is a value for each stw_search; keys that are
+ * not searched keep the run's value. Truth values are 0 and 1. If parallel.tp is searched, so is
  * parallel.sequence_parallel, unless the run sets it. */
 typedef struct stw_layout_rules {
     uint32_t searches;                 /* a bit for each stw_search */
@@ -105,7 +105,7 @@ typedef struct stw_layout_rules {
     /** A cheap test: later checks may still refuse an admitted layout.
      * @param value [STW_N_SEARCHES] */
     bool (*admits)(const stw_layout_case *c, const uint64_t *value);
-    /** Write the KEY=VALUE settings that a layout needs. NULL: none.
+    /** Write the KEY=VALUE settings that a parallel layout needs. NULL: none.
      * @param out [STW_LAYOUT_MOST_OWN]
      * @return number of settings */
     uint32_t (*settings)(const stw_layout_case *c, const uint64_t *value,
@@ -147,7 +147,7 @@ typedef struct stw_engine {
      * itself. */
     const stw_engine_fix *risk_fixes;
     const stw_engine_turn *turns;    /* terminated by set NULL; may be NULL */
-    const stw_layout_rules *layouts; /* NULL: layouts are not searched */
+    const stw_layout_rules *layouts; /* NULL: parallel layouts are not searched */
 
     /** Give the model that the framework trains: `model`, or a copy in `pool` with the tensors that
      * the framework adds. NULL: `model`. */
@@ -176,6 +176,10 @@ typedef struct stw_engine {
     /** Returns the pipeline stage of a rank. NULL: there is one stage. In forward and backward each
      * stage holds different bytes, so every stage has rows of its own. */
     uint32_t (*stage)(const struct stw_job *job, uint32_t rank);
+
+    /** Returns bytes above all that grow with the tokens of a micro batch on the ranks of a node,
+     * to refuse sizes that do not fit in 64 bits (plan/job/sizes.h). The sum saturates. */
+    uint64_t (*batch_bytes)(const struct stw_job *job);
 
     /* ---- partition ---- */
     bool one_cut;           /* params, grads and optimizer state share one partition */
@@ -255,5 +259,12 @@ typedef struct stw_engine {
     STW_MUST_USE stw_status (*build_untrained)(const struct stw_job *job, bool on_host,
                                                struct stw_program *program, stw_error *err);
 } stw_engine;
+
+/** Returns engine number `index` of plan/spec/registry.h; NULL if it is not built in. */
+const stw_engine *stw_engine_find(uint32_t index);
+/** Returns the engine of a run (stw_run_spec_engine); NULL if it is not implemented. */
+const stw_engine *stw_engine_of(const stw_run_spec *run);
+/** Add an engine to those that run specs can name; see stw_engine_spec_register. */
+STW_MUST_USE stw_status stw_engine_register(const stw_engine *engine, stw_error *err);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct stw_role_fact {
 #define STW_MAX_ROLE_FACTS 8
 
 /** The engine of a role: builds the movements of an inference engine, or of a model beside the
- * trainer's. Each is one constant table in plan/engines/. */
+ * trainer's. Each is one constant table in engines/. */
 typedef struct stw_role_engine {
     const char *name;
     unsigned kinds; /* a bit for each stw_role_kind that it serves */
@@ -38,7 +38,7 @@ typedef struct stw_role_engine {
     size_t (*facts)(const struct stw_job *job, uint32_t role, stw_role_fact *out);
 } stw_role_engine;
 
-/** The engines of roles, NULL at the end; the first one of a kind is its default. plan/engines
+/** The engines of roles, NULL at the end; the first one of a kind is its default. engines/
  * defines the list. */
 extern const stw_role_engine *const stw_role_engines_built_in[];
 

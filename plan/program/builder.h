@@ -2,8 +2,8 @@
 /* How engines write a program: append operations, begin and end movements, place transient bytes
  * above the layout's regions. The first failure is kept, and later calls do nothing, so that
  * engines need not check every append. */
-#ifndef STW_PLAN_ENGINES_BUILDER_H
-#define STW_PLAN_ENGINES_BUILDER_H
+#ifndef STW_PLAN_BUILDER_H
+#define STW_PLAN_BUILDER_H
 
 #include "plan/program/program.h"
 

@@ -120,17 +120,6 @@ out:
     return status;
 }
 
-bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring) {
-    switch (ring) {
-    case STW_RING_GPU:
-        return place->update == STW_UPDATE_STREAM;
-    case STW_RING_HOST_DISK:
-        return stw_place_disk_element_bytes(job, place) > 0;
-    default:
-        return place->update == STW_UPDATE_CPU && stw_place_slot_element_bytes(job, place) > 0;
-    }
-}
-
 uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_ring_kind ring,
                              uint64_t bucket_bytes) {
     if (ring == STW_RING_HOST_DISK) {

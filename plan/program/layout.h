@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layout of one kind of rank: the bytes that live for the whole run (regions), the pieces that
- * the optimizer step handles (buckets), and the rings through which buckets pass. Derived from
- * decisions. Files store only its hash and the list of regions. */
+/* The memory layout of one kind of rank: the bytes that live for the whole run (regions), the
+ * pieces that the optimizer step handles (buckets), and the rings through which buckets pass.
+ * Derived from decisions. Files store only its hash and the list of regions. */
 #ifndef STW_PLAN_LAYOUT_H
 #define STW_PLAN_LAYOUT_H
 
@@ -94,8 +94,6 @@ uint64_t stw_nvme_copies(const stw_job *job);
 /** Returns the GPU bytes of the page tables for the host arena, all of which is page-locked; 0
  * without GPUs. */
 uint64_t stw_page_table_bytes(const stw_job *job, const stw_layout *layout);
-/** True if the buckets of a place pass through this ring. */
-bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring);
 /** Returns the slot bytes that a place needs in a ring that it uses; the ring's slots are as large
  * as the largest need.
  * @param bucket_bytes of the prefetch decision */

@@ -105,15 +105,15 @@ typedef struct stw_op {
     stw_stream stream;
     bool pageable; /* of an alloc, a free or a copy: not page-locked; of a pass: one thread's */
     uint8_t pool;  /* of an alloc on the GPU: the stream of torch's allocator that it belongs to */
-    const char *from_what;      /* of an alloc on the host: why it is there; NULL: its component */
-    stw_op_ranks ranks;         /* of the node that do this at the same time */
-    stw_rank_group group;       /* of a collective: the ranks that take part */
-    uint32_t peer;              /* of a send: the rank that has the bytes */
-    uint32_t unit;              /* see the table; STW_OP_NONE: the whole */
-    uint32_t once_in;           /* of a movement that an iteration goes through several times: done
-                                 * in one of so many passes; 0: in every one */
-    uint32_t calls;             /* collectives that it stands for, `bytes` together; 0: one */
-    uint32_t after[2];          /* indices into the program, STW_OP_NONE where unused */
+    const char *from_what; /* of an alloc on the host: why it is there; NULL: its component */
+    stw_op_ranks ranks;    /* of the node that do this at the same time */
+    stw_rank_group group;  /* of a collective: the ranks that take part */
+    uint32_t peer;         /* of a send: the rank that has the bytes */
+    uint32_t unit;         /* see the table; STW_OP_NONE: the whole */
+    uint32_t once_in;      /* if an iteration repeats the movement: done in one of this number of
+                            * passes; 0: in every pass */
+    uint32_t calls;        /* collectives that it stands for, `bytes` together; 0: one */
+    uint32_t after[2];     /* indices into the program, STW_OP_NONE where unused */
     uint64_t from_offset_bytes; /* in tier `from` */
     uint64_t offset_bytes;      /* in tier `to` */
     uint64_t bytes;             /* moved or allocated; of a collective: its full result */

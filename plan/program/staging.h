@@ -31,7 +31,7 @@ void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *fir
 uint64_t stw_load_piece_bytes(const stw_job *job, stw_view piece);
 /** Returns the bytes of a piece on the host and on its way to the GPUs. A framework's loader casts
  * while it reads, to load.dtype (default: the dtype of the parameters). Stowage keeps the stored
- * dtype, except that of elements wider than fp32. Sources: see plan/engines/load.c. */
+ * dtype, except for elements wider than fp32. Sources: see engines/load.c. */
 uint64_t stw_load_held_bytes(const stw_job *job, stw_view piece);
 /** Returns the room of a piece in whole-model staging, in whole pages: in the dtype in which a
  * framework loads, for Stowage at least 4 bytes an element. */
@@ -45,7 +45,7 @@ bool stw_load_is_whole_on_gpu(stw_load method);
 bool stw_load_is_pageable(const stw_job *job);
 /** Returns the bytes of load staging that a kind of rank needs in a tier with the decided method.
  * On the GPU: STW_LOAD_SLOTS slots, or with stw_load_is_whole_on_gpu the whole model less the
- * parameters that stay there. On the host, for ranks that read: as many slots, or with
+ * parameters that stay there. On the host, for ranks that read: the same slots, or with
  * stw_load_is_whole the whole model. */
 uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
                                 stw_tier tier);

@@ -3,6 +3,7 @@
 
 #include "core/units.h"
 #include "plan/spec/cluster.h"
+#include "plan/spec/spec_keys.h"
 
 static uint64_t part_u64(uint64_t whole, double share) {
     return whole == STW_UNLIMITED ? whole : (uint64_t)((double)whole * share);
@@ -15,25 +16,20 @@ static void lift(double *rate, double whole_bps, double link_bps) {
 }
 
 void stw_cluster_part(const stw_cluster *node, uint32_t gpus, stw_cluster *out) {
+    const stw_spec_table *table = stw_cluster_table();
     const double share = node->gpus > 0 ? (double)gpus / node->gpus : 1;
     *out = *node;
     out->gpus = gpus;
     if (share == 1) return;
-    uint64_t *const bytes[] = {&out->host.memory_bytes,          &out->host.limit_bytes,
-                               &out->host.page_lock_limit_bytes, &out->host.object_store_bytes,
-                               &out->host.data_loaders_bytes,    &out->host.shm_bytes,
-                               &out->host.cache_bytes,           &out->nvme.capacity_bytes};
-    double *const rates[] = {
-        &out->host.bandwidth_bps,    &out->host.dma_bps,           &out->host.dma_beside_bps,
-        &out->host.dma_up_bps,       &out->host.dma_down_bps,      &out->host.page_lock_bps,
-        &out->host.file_read_bps,    &out->nvme.read_bps,          &out->nvme.write_bps,
-        &out->nvme.both_bps,         &out->torch.loop.all_pps,     &out->torch.loop.one_pps,
-        &out->torch.foreach.all_pps, &out->torch.foreach.one_pps,  &out->torch.fused.all_pps,
-        &out->torch.fused.one_pps,   &out->torch.cpu_adam.all_pps, &out->torch.cpu_adam.one_pps,
-        &out->cpu_adamw_pps,         &out->cpu_adamw_ring_pps,     &out->cpu_norm_pps};
-    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++)
-        *bytes[i] = part_u64(*bytes[i], share);
-    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) *rates[i] *= share;
+    for (size_t i = 0; i < table->n_rows; i++) {
+        const stw_spec_row *row = &table->rows[i];
+        char *at = (char *)out + row->offset;
+        if (!row->shared) continue;
+        if (row->kind == STW_SPEC_BYTES)
+            *(uint64_t *)at = part_u64(*(uint64_t *)at, share);
+        else
+            *(double *)at *= share;
+    }
     lift(&out->host.dma_bps, node->host.dma_bps, 2 * node->pcie.both_bps);
     lift(&out->host.dma_up_bps, node->host.dma_up_bps, node->pcie.h2d_bps);
     lift(&out->host.dma_down_bps, node->host.dma_down_bps, node->pcie.d2h_bps);

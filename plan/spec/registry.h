@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engines that a run spec can name, and the keys that they add to it. plan/engines defines the
+/* The engines that a run spec can name, and the keys that they add to it. engines/ defines the
  * built-in ones; a program may register more. The table of run.yaml's keys is put together from the
  * common rows and the sections of all registered engines. Reading is safe from any thread.
  * Register before other threads use run specs. */
@@ -60,7 +60,7 @@ typedef struct stw_engine_spec {
 } stw_engine_spec;
 
 /** The built-in engines in the order of their keys in written files; NULL at the end. The first one
- * is the default. plan/engines defines the list. */
+ * is the default. engines/ defines the list. */
 extern const stw_engine_spec *const stw_engines_built_in[];
 
 /** Add an engine. It must stay valid while the program runs. USAGE: the name is taken, the section

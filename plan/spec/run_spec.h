@@ -51,7 +51,7 @@ typedef enum stw_checkpoint_format {
     STW_CHECKPOINT_STOWAGE /* safetensors, written by Stowage */
 } stw_checkpoint_format;
 
-/** How parameters reach a rollout: plan/engines/weight_sync.h. */
+/** How parameters reach a rollout: engines/weight_sync.h. */
 typedef enum stw_sync_method { STW_SYNC_TENSORS, STW_SYNC_BUCKETS } stw_sync_method;
 
 /** How log-probabilities are computed from logits, without gradients. */
@@ -79,8 +79,8 @@ typedef struct stw_param_group {
 #define STW_MAX_SECTIONS 8
 #define STW_SECTION_BYTES 256
 
-/* X(enum, key). The keys of a layout; the planner searches those that are `auto`. The OWN entries
- * are keys of some engines (stw_layout_rules.own). */
+/* X(enum, key). The keys of a parallel layout; the planner chooses the keys that are `auto`. The
+ * OWN entries are keys of some engines (stw_layout_rules.own). */
 #define STW_SEARCH_TABLE(X)                                                                        \
     X(TP, "parallel.tp")                                                                           \
     X(PP, "parallel.pp")                                                                           \
@@ -252,11 +252,12 @@ STW_MUST_USE stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_n
 STW_MUST_USE stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *value,
                                          const char *origin, stw_error *err);
 bool stw_run_spec_has_key(const char *key);
-/** Returns the keys of a layout that the planner chooses, one bit for each stw_search: keys set to
- * `auto`, and with parallel.search all keys in `engine` that the run does not set.
+/** Returns the keys of a parallel layout that the planner chooses, one bit for each stw_search:
+ * keys set to `auto`, and with parallel.search all keys in `engine` that the run does not set.
  * @param engine bits of the keys that the engine can search */
 uint32_t stw_run_spec_searched(const stw_run_spec *run, uint32_t engine);
-/** True if a search of layouts must choose values of keys before the run can be planned. */
+/** True if a search of parallel layouts must choose values of keys before the run can be planned.
+ */
 bool stw_run_spec_is_open(const stw_run_spec *run);
 /** Returns the share of the parameters that must have this update kind; STW_AUTO_NUMBER: the
  * planner decides. With optimizer.implementation direct, update.direct: 0 also means that the

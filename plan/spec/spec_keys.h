@@ -43,7 +43,7 @@ typedef struct stw_spec_word {
 } stw_spec_word;
 
 /* X(name, why a key has no effect, a setting that gives it an effect or NULL). Conditions of
- * effect. A key that always has an effect needs none. plan/program/effect.c tests them. */
+ * effect. A key that always has an effect needs none. plan/job/effect.c tests them. */
 #define STW_NEED_TABLE(X)                                                                          \
     X(OWN, "the job is a framework's, whose program loads weights, sets rates and has the CPUs",   \
       "engine: stowage")                                                                           \
@@ -112,6 +112,7 @@ typedef struct stw_spec_row {
     /* Bounds of a count, size or number in base units; most 0: none. Words are outside them. */
     double least, most;
     bool zero;        /* 0 is accepted below `least` */
+    bool shared;      /* a part of a node has its GPUs' share of it (stw_cluster_part) */
     uint64_t needs;   /* a bit for each stw_need */
     uint32_t search;  /* not 0: `auto` is accepted, and sets this bit of stw_searches */
     bool label;       /* only for reports; changes neither bytes nor seconds */

@@ -53,7 +53,7 @@
 #define STW_UPDATE_TABLE(X)                                                                        \
     X(RESIDENT, "resident") X(STREAM, "stream") X(DIRECT, "direct") X(CPU, "cpu")
 
-/* What updates the matrices of a model; plan/blocks/optimizer.c says what each keeps and does. */
+/* What updates the matrices of a model; blocks/optimizer.c says what each keeps and does. */
 #define STW_OPTIMIZER_TABLE(X) X(ADAMW, "adamw") X(MUON, "muon")
 
 #define STW_STREAM_TABLE(X)                                                                        \

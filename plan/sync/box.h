@@ -26,7 +26,8 @@ bool stw_box_equal(const stw_box *a, const stw_box *b);
 /** Order by first elements, then by counts: less than 0, 0 or more than 0. */
 int stw_box_compare(const stw_box *a, const stw_box *b);
 /** Cut `part`, which lies inside `box`, out of it.
- * @param rests receives what is left, boxes that are apart @return how many */
+ * @param rests out, the rest: disjoint boxes
+ * @return number of boxes */
 unsigned stw_box_subtract(const stw_box *box, const stw_box *part, stw_box rests[STW_BOX_RESTS]);
 /** Boxes that a run of elements in C order consists of, in that order.
  * @param shape of the tensor, [STW_BOX_DIMS]; the run lies inside @return how many */

@@ -27,7 +27,7 @@ STW_MUST_USE stw_status stw_sync_cells_make(stw_pool *pool, const stw_sync_piece
 
 /* ---- search ---- */
 
-/** Boxes that are apart, in an order in which those that meet another box are found. */
+/** Disjoint boxes, ordered for finding the boxes that meet another one. */
 typedef struct stw_sync_search {
     int dim;         /* along which they are ordered */
     uint32_t n;      /* boxes */

@@ -32,7 +32,7 @@ typedef struct stw_sync_piece {
      * stride[d] elements apart. Of the rank itself alone, and in no sum. */
     uint64_t offset, stride[STW_BOX_DIMS];
     uint32_t rank, tensor;
-    uint32_t memory; /* a number of the rank's own; targets: NONE for those that a bucket gives */
+    uint32_t memory; /* number of the rank's memory; of a target that a bucket gives: NONE */
     stw_dtype dtype; /* as it lies; of a target the tensor's */
 } stw_sync_piece;
 

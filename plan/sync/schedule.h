@@ -13,8 +13,8 @@ typedef struct stw_sync_schedule stw_sync_schedule;
 /** Make the schedule. Pieces without elements are valid.
  * @param pool holds everything that the job points to; the schedule takes it, and a failure frees
  * it
- * @return BAD_INPUT with the tensor and what is wrong with which piece, or an element that a target
- * needs and no source has; USAGE for a world of 0 or a bucket below STW_SYNC_LEAST_BUCKET */
+ * @return BAD_INPUT with the tensor, the piece and its error, or an element that a target needs
+ * and no source has; USAGE for a world of 0 or a bucket below STW_SYNC_LEAST_BUCKET */
 STW_MUST_USE stw_status stw_sync_schedule_new(stw_pool *pool, const stw_sync_job *job,
                                               stw_sync_schedule **out, stw_error *err);
 void stw_sync_schedule_free(stw_sync_schedule *schedule); /* NULL is fine */

@@ -7,7 +7,7 @@ awk_file=$(cd "$(dirname "$0")" && pwd)/_functions.awk
 most=${2:-}
 . "$(dirname "$0")/_files.sh"
 heads() {
-    files '^(core|models|plan|planner|sim|backend|reports|library|cli|include)/.*\.(c|h|cu|cuh)$' |
+    files '^(core|models|plan|blocks|engines|planner|sim|backend|reports|library|cli|include)/.*\.(c|h|cu|cuh)$' |
         xargs awk -f "$awk_file" | grep -E '^define '
 }
 if [ -n "$most" ]; then

@@ -11,7 +11,7 @@ refuse() {
     echo "$1"
     bad=1
 }
-sources=$(files '^(core|models|plan|planner|sim|backend|reports|library|cli)/.*\.(c|h|cu)$')
+sources=$(files '^(core|models|plan|blocks|engines|planner|sim|backend|reports|library|cli)/.*\.(c|h|cu)$')
 for path in $(echo "$sources" | xargs grep -lE '\bsetlocale *\(' 2>/dev/null); do
     refuse "$path: sets a locale; use stw_locale_enter of core/locale.h"
 done

@@ -7,7 +7,7 @@
 set -u
 awk_file=$(cd "$(dirname "$0")" && pwd)/_functions.awk
 . "$(dirname "$0")/_files.sh"
-files '^(core|models|plan|planner|sim|backend|reports|library|cli|include)/.*\.(c|h|cu|cuh)$' |
+files '^(core|models|plan|blocks|engines|planner|sim|backend|reports|library|cli|include)/.*\.(c|h|cu|cuh)$' |
     xargs awk -f "$awk_file" | awk '
     function unit(path) { sub(/\.[a-z]+$/, "", path); return path }
     # Every unit that has this function: one, or a fallback and what replaces it.

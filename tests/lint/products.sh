@@ -4,12 +4,12 @@
 # (stw_mul_u64, or stw_times, which saturates). A size is a name that ends in one of the words below;
 # a product with a double (a cast, a literal, a name that the function declares as one, or that ends in
 # _s, _bps, _share) is none. In
-# plan/engines/bytes.c, whose sums can be as large as its products, sums are held to stw_plus as well.
+# engines/bytes.c, whose sums can be as large as its products, sums are held to stw_plus as well.
 # Loops of the backends and probes, whose products are offsets inside buffers that exist, are not read.
 # Usage: products.sh [ROOT]
 set -u
 . "$(dirname "$0")/_files.sh"
-files '^(plan|planner|sim|library)/.*\.(c|h)$' '^backend/((comm|executor|nvme)/)?[^/]*\.(c|h)$' | xargs awk '
+files '^(plan|blocks|engines|planner|sim|library)/.*\.(c|h)$' '^backend/((comm|executor|nvme)/)?[^/]*\.(c|h)$' | xargs awk '
     BEGIN {
         size = "(^|_)(bytes|params|numel|tokens|elements|element|units|slots|hidden|vocab|width|widths|ffn|experts|heads|dim)$"
         real = "(_s|_bps|_pps|_share|^share|seconds|rate|priority)$"
@@ -124,7 +124,7 @@ files '^(plan|planner|sim|library)/.*\.(c|h)$' '^backend/((comm|executor|nvme)/)
     }
     # One function, or what stands between two.
     function finish(   text, n, i, names) {
-        place_of = file ~ /plan\/engines\/bytes\.c$/ ? "[ ][*+]=?[ \n]" : "[ ][*]=?[ \n]"
+        place_of = file ~ /engines\/bytes\.c$/ ? "[ ][*+]=?[ \n]" : "[ ][*]=?[ \n]"
         split("", doubles)
         text = all
         while (match(text, /(double|float) [^;(){}]*/)) {

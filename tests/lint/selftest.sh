@@ -10,7 +10,7 @@ spdx='/* SPDX-License-Identifier: Apache-2.0 */'
 
 fresh() {
     rm -rf "$tree"
-    mkdir -p "$tree/docs" "$tree/core" "$tree/models" "$tree/plan/spec" "$tree/plan/engines" "$tree/planner" \
+    mkdir -p "$tree/docs" "$tree/core" "$tree/models" "$tree/plan/spec" "$tree/engines" "$tree/planner" \
         "$tree/sim" "$tree/backend/cuda"
     printf '%s\n#include <stdint.h>\n' "$spdx" >"$tree/core/a.h"
     printf '%s\n#include "core/a.h"\n' "$spdx" >"$tree/plan/spec/b.c"
@@ -18,12 +18,12 @@ fresh() {
     printf '%s\n#include <cuda_runtime_api.h>\n' "$spdx" >"$tree/backend/cuda/d.c"
     printf '%s\n' "$spdx" '/* As FSDP2 does. */' 'void stw_one(int a, int b, int c, int d,' \
         '             void (*then)(int, int), char f, int g) {' '    then(a, b);' '}' \
-        >"$tree/plan/engines/one.c"
+        >"$tree/engines/one.c"
     printf '%s\n' "$spdx" 'void stw_two(void) { stw_one(1, 2, 3, 4, stw_then, 6, 7); }' \
-        >"$tree/plan/engines/two.c"
+        >"$tree/engines/two.c"
     {
         echo '| `core/` | x |'
-        for name in models plan planner sim backend docs; do echo "| \`$name/\` | x |"; done
+        for name in models plan engines planner sim backend docs; do echo "| \`$name/\` | x |"; done
     } >"$tree/docs/architecture.md"
 }
 # expect pass|fail CHECK WHAT
@@ -63,15 +63,17 @@ refuse includes backend/host/e.c '#include "backend/cuda/cuda.h"'
 refuse includes models/reader.c '#include <csv.h>'
 refuse includes plan/spec/e.c '#include <jansson.h>'
 refuse includes backend/e.c '#include <mpi.h>'
-refuse includes plan/spec/e.c '#include "plan/engines/e.h"'
+refuse includes plan/spec/e.c '#include "engines/e.h"'
 refuse includes plan/spec/e.h '#include "plan/job/job.h"'
-refuse includes plan/program/e.c '#include "plan/engines/e.h"'
-refuse includes plan/engines/e.c '#include "plan/files/plan.h"'
-refuse includes plan/engines/one/e.c '#include "plan/engines/other/e.h"'
+refuse includes plan/program/e.c '#include "engines/e.h"'
+refuse includes blocks/e.c '#include "engines/e.h"'
+refuse includes engines/e.c '#include "planner/planner.h"'
+refuse includes engines/one/e.c '#include "engines/other/e.h"'
+refuse includes engines/e.c '#include "engines/other/e.h"'
 refuse includes plan/e.c '#include "plan/spec/e.h"'
-refuse pairs plan/engines/one.c 'void stw_three(void) { stw_two(); }'
-refuse pairs plan/engines/one.h '#define STW_ONE stw_two()'
-refuse pairs plan/engines/one.c 'static void (*const calls[])(void) = {stw_two};'
+refuse pairs engines/one.c 'void stw_three(void) { stw_two(); }'
+refuse pairs engines/one.h '#define STW_ONE stw_two()'
+refuse pairs engines/one.c 'static void (*const calls[])(void) = {stw_two};'
 refuse arguments plan/spec/e.c 'int f(int a, int b, int c, int d, int e, int f, int g, int h) { return 0; }'
 refuse arguments plan/spec/e.c "$(printf 'static void\nf(int a, int b, int c, int d,\n  /* x) { */ int (*e)(int), int f, int g,\n  int h) {\n}')"
 refuse arguments plan/spec/e.h 'static inline int f(int a, int b, int c, int d, int e, int f, int g, int h) { return 0; }'
@@ -94,7 +96,7 @@ refuse products sim/e.c 'uint64_t f(uint64_t a, uint64_t b) { return a * stw_job
 refuse products planner/e.c 'void f(struct x *x) { x->row[1].bytes *= 2; }'
 refuse products backend/executor/e.c "$(printf 'uint64_t f(struct x *x) {\n    return (uint64_t)x->n *\n           x->units[x->at];\n}')"
 refuse products library/e.c "$(printf 'double f(double bytes) {\n    return 2 * bytes;\n}\nuint64_t g(uint64_t bytes) {\n    return 2 * bytes;\n}')"
-refuse products plan/engines/bytes.c 'uint64_t f(uint64_t bytes) { return 1 + bytes; }'
+refuse products engines/bytes.c 'uint64_t f(uint64_t bytes) { return 1 + bytes; }'
 refuse products backend/e.h 'static uint64_t f(uint64_t a) { return a * (1 + the_tokens); }'
 for line in 'double f(uint64_t bytes) { return 2.5 * bytes; } /* bytes * bytes */' 'uint64_t *bytes = at(&x[3 * i].bytes), n = 2 * 3;' \
     'double f(uint64_t bytes, double rate) { return rate * (double)bytes; }' 'void *f(int n) { return malloc(n * sizeof *all->bytes); }' \

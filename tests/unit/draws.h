@@ -5,9 +5,9 @@
 #ifndef STW_TESTS_UNIT_DRAWS_H
 #define STW_TESTS_UNIT_DRAWS_H
 
-#include "cli/commands.h"
 #include "core/checked.h"
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
+#include "plan/spec/presets.h"
 #include "planner/problem.h"
 #include "planner/solvers.h"
 #include "tests/unit/planner_case.h"
@@ -236,7 +236,8 @@ static inline const stw_cluster *draws_cluster(draws_zoo *zoo, const char *name)
     stw_error err = STW_ERROR_INIT;
     size_t i = 0;
     while (strcmp(draws_clusters[i], name) != 0) i++;
-    if (!zoo->has[i] && stw_cluster_open(name, &zoo->clusters[i], &err) != STW_STATUS_OK) {
+    if (!zoo->has[i] &&
+        stw_cluster_open(name, STW_SOURCE_MODELS, &zoo->clusters[i], &err) != STW_STATUS_OK) {
         fprintf(stderr, "draws: %s: %s\n", err.where, err.text);
         exit(2);
     }

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "backend/executor/run.h"
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 #include "plan/spec/registry.h"
 #include "planner/frameworks/emit/emit.h"
 #include "planner/planner.h"

@@ -5,7 +5,7 @@
 #define STW_TESTS_UNIT_PLANNER_CASE_H
 
 #include "core/checked.h"
-#include "plan/engines/bytes.h"
+#include "engines/bytes.h"
 #include "planner/problem.h"
 #include "planner/solvers.h"
 #include "sim/sim.h"

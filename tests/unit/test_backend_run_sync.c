@@ -9,7 +9,7 @@
 
 #include "backend/executor/run_sync.h"
 #include "core/log.h"
-#include "plan/engines/sync_plan.h"
+#include "engines/sync_plan.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks as lists of calls, for every model of the zoo: lists stay below their limits, and what a
  * traced forward leaves is what the table says that it saves. */
+#include "blocks/trace.h"
 #include "models/zoo.h"
-#include "plan/blocks/trace.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

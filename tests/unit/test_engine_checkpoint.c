@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: bytes that ranks write, what they hold on the host for that, and when. */
-#include "plan/engines/checkpoint.h"
+#include "engines/checkpoint.h"
 
 #include "core/checked.h"
-#include "plan/engines/bytes.h"
+#include "engines/bytes.h"
 #include "sim/sim.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"

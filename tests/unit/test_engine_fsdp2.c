@@ -5,7 +5,7 @@
  * GPUs). */
 #include <unistd.h>
 
-#include "plan/engines/bytes.h"
+#include "engines/bytes.h"
 #include "plan/program/builder.h"
 #include "plan/program/collectives.h"
 #include "plan/program/demand.h"

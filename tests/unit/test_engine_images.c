@@ -3,9 +3,9 @@
  * frozen tower does not, and which tensors adapters beside all linear layers are for. */
 #include <string.h>
 
-#include "plan/engines/block_work.h"
-#include "plan/engines/bytes.h"
-#include "plan/engines/vision.h"
+#include "engines/block_work.h"
+#include "engines/bytes.h"
+#include "engines/vision.h"
 #include "planner/planner.h"
 #include "sim/sim.h"
 #include "tests/unit/planner_case.h"

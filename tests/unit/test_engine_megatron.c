@@ -3,8 +3,8 @@
  * its ranks and stages hold, and what parallelism costs. */
 #include <math.h>
 
+#include "engines/megatron/params.h"
 #include "models/table.h"
-#include "plan/engines/megatron/params.h"
 #include "plan/program/check.h"
 #include "plan/program/collectives.h"
 #include "planner/planner.h"

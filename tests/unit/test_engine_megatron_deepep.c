@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The flex dispatcher with DeepEP. */
-#include "plan/engines/megatron/deepep.h"
+#include "engines/megatron/deepep.h"
 #include "tests/unit/megatron_case.h"
 
 /* 8 of 128 experts, rows of 2048 */

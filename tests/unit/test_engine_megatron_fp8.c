@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of TransformerEngine in 8 bits: what blocks keep, copies of weights, gathers. */
-#include "plan/engines/megatron/acts.h"
-#include "plan/engines/megatron/fp8.h"
+#include "engines/megatron/acts.h"
+#include "engines/megatron/fp8.h"
 #include "tests/unit/megatron_case.h"
 
 /* Llama-3.1-8B: 32 blocks with four products of TransformerEngine */

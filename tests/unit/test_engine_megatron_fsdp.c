@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Megatron-FSDP: buckets, what a rank holds under each strategy, what is gathered and reduced, and
  * the bytes that are there for a while. */
-#include "plan/engines/megatron/fsdp_pass.h"
-#include "plan/engines/megatron/params.h"
+#include "engines/megatron/fsdp_pass.h"
+#include "engines/megatron/params.h"
 #include "plan/program/check.h"
 #include "planner/planner.h"
 #include "planner/reading.h"

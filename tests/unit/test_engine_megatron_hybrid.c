@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Megatron-LM with gated delta nets and vision towers: what a rank holds of them, and what they
  * send. Expected figures are sums by hand over the tensors that linear.c and vision.c name. */
-#include "plan/engines/megatron/acts.h"
-#include "plan/engines/megatron/linear.h"
-#include "plan/engines/megatron/params.h"
-#include "plan/engines/megatron/vision.h"
+#include "engines/megatron/acts.h"
+#include "engines/megatron/linear.h"
+#include "engines/megatron/params.h"
+#include "engines/megatron/vision.h"
 #include "plan/program/check.h"
 #include "planner/planner.h"
 #include "planner/reading.h"

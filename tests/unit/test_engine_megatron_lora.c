@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adapters with Megatron: which products have one, what of it a rank holds, and what it keeps. */
-#include "plan/engines/megatron/acts.h"
-#include "plan/engines/megatron/lora.h"
-#include "plan/engines/megatron/params.h"
+#include "engines/megatron/acts.h"
+#include "engines/megatron/lora.h"
+#include "engines/megatron/params.h"
 #include "tests/unit/megatron_case.h"
 
 /* Llama-3.1-8B: 32 heads and 8 groups of 128; Qwen3-30B-A3B: 8 of 128 experts of width 768, 32

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Knobs of Megatron-LM's experts and optimizer: dispatchers, capacity, shared experts, instances of
  * the distributed optimizer, deferred weight gradients of the head. */
-#include "plan/engines/megatron/acts.h"
-#include "plan/engines/megatron/moe.h"
-#include "plan/engines/megatron/params.h"
+#include "engines/megatron/acts.h"
+#include "engines/megatron/moe.h"
+#include "engines/megatron/params.h"
 #include "planner/reading.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Muon in Megatron-LM: state, temporaries and products of a step, counted by hand from Qwen3-0.6B's
  * shapes: hidden 1024, 28 layers, 16 heads and 8 of keys, 128 wide, MLP 3072, a tied embedding. */
-#include "plan/blocks/optimizer.h"
-#include "plan/engines/megatron/params.h"
+#include "blocks/optimizer.h"
+#include "engines/megatron/params.h"
 #include "plan/program/check.h"
 #include "planner/planner.h"
 #include "planner/reading.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saved activations of single modules on the host. */
-#include "plan/engines/megatron/offload.h"
+#include "engines/megatron/offload.h"
 #include "tests/unit/megatron_case.h"
 
 /* Llama-3.1-8B: 32 heads and 8 groups of 128; Qwen3-30B-A3B: 8 of 128 experts of width 768 */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pipeline stages of Megatron-LM with unequal layers, and layers of multi-token prediction. */
-#include "plan/engines/megatron/acts.h"
-#include "plan/engines/megatron/params.h"
-#include "plan/engines/megatron/stages.h"
+#include "engines/megatron/acts.h"
+#include "engines/megatron/params.h"
+#include "engines/megatron/stages.h"
 #include "planner/reading.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"

@@ -5,8 +5,8 @@
 #define _GNU_SOURCE
 #include "backend/executor/session.h"
 #include "core/checked.h"
-#include "plan/engines/built_in.h"
-#include "plan/engines/movements.h"
+#include "engines/built_in.h"
+#include "engines/movements.h"
 #include "planner/planner.h"
 #include "sim/sim.h"
 #include "tests/unit/fixture.h"

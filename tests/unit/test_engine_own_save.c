@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints that Stowage writes: what each rank writes from where, through which buckets, and for
  * how long the next step waits. */
-#include "plan/engines/own_save.h"
+#include "engines/own_save.h"
 
 #include <math.h>
 
-#include "plan/engines/save_plan.h"
+#include "engines/save_plan.h"
 #include "sim/sim.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State that a trainer moves to the host between its updates: what is where in each phase, how much
  * is page-locked, and what a framework's way of copying adds. */
-#include "plan/engines/park.h"
+#include "engines/park.h"
 
 #include "core/checked.h"
 #include "tests/unit/fixture.h"

@@ -6,7 +6,8 @@
 #define _GNU_SOURCE
 #include "backend/executor/executor.h"
 #include "core/checked.h"
-#include "plan/engines/movements.h"
+#include "engines/bytes.h"
+#include "engines/movements.h"
 #include "plan/program/share.h"
 #include "planner/planner.h"
 #include "sim/sim.h"
@@ -135,6 +136,7 @@ static const stw_engine replicated = {
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM,
              .own_process = true,
              .own_step = true},
+    .batch_bytes = stw_batch_bytes,
     .representative = itself,
     .cut = cut,
     .counts = counts,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The planned weight sync of engine stowage is the one that the library executes: rounds, buffers,
  * bytes and messages are those of stw_plan_sync for pieces that this test cuts by itself. */
-#include "plan/engines/sync_plan.h"
+#include "engines/sync_plan.h"
 
 #include "core/checked.h"
+#include "engines/rollout_weights.h"
 #include "include/stowage.h"
-#include "plan/engines/rollout/sizes.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

@@ -2,7 +2,7 @@
 #define _XOPEN_SOURCE 700 /* mkstemp, fdopen */
 /* What is trained, and gradients of several micro batches: adapters, frozen tensors, accumulation
  * with and without a reduction after each micro batch. */
-#include "plan/engines/bytes.h"
+#include "engines/bytes.h"
 
 #include <unistd.h>
 

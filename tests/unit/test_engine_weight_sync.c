@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weight sync: pieces that cover the model, what is gathered, and what is on the GPU meanwhile for
  * every placement of the trainer's parameters. */
-#include "plan/engines/weight_sync.h"
+#include "engines/weight_sync.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/gather.h"
-#include "plan/engines/sync_plan.h"
+#include "engines/gather.h"
+#include "engines/sync_plan.h"
 #include "plan/files/plan_file.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"

@@ -2,7 +2,7 @@
 #define _XOPEN_SOURCE 700 /* mkstemp, fdopen */
 /* The accounting of forward, backward and step against real FSDP2 training runs: every instant that
  * torch's allocator reported is held to 0.5%, which is what its rounding of blocks leaves. */
-#include "plan/engines/bytes.h"
+#include "engines/bytes.h"
 
 #include <math.h>
 #include <stdlib.h>

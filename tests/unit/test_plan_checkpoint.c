@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "backend/element.h"
-#include "plan/engines/save_plan.h"
+#include "engines/save_plan.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 

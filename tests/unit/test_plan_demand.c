@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes to seconds: each rule against a figure worked out by hand. Rates are round numbers, so that
  * every expected value can be read off. */
-#include "plan/engines/built_in.h"
+#include "engines/built_in.h"
 #include "plan/program/demand.h"
 #include "plan/program/share.h"
 #include "tests/unit/testing.h"

@@ -2,7 +2,7 @@
 #define _XOPEN_SOURCE 700 /* mkstemp, fdopen */
 /* Which keys have no effect on a job, and what their errors say: against tests/golden/keys.csv for
  * small jobs of every engine. unit.plan_keys_* demand of whole plans that the others have one. */
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 
 #include "plan/spec/registry.h"
 #include "plan/spec/spec_keys.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Roles: whose nodes they are on, what rollouts hold, and one walk over all of them. */
-#include "plan/engines/rollout/sizes.h"
+#include "engines/rollout/sizes.h"
 #include "plan/files/verdict.h"
 #include "plan/program/check.h"
 #include "plan/program/roles.h"

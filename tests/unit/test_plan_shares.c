@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shares of update engines as quanta, the plan's check of them, and groups of tensors with rates of
  * their own. */
-#include "plan/engines/built_in.h"
+#include "engines/built_in.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

@@ -2,8 +2,8 @@
 /* Sizes that do not fit in 64 bits: formulas saturate instead of wrapping, and a job that comes
  * near is refused with the key, what was found and what is accepted. */
 #include "core/checked.h"
-#include "plan/engines/bytes.h"
-#include "plan/engines/sizes.h"
+#include "engines/bytes.h"
+#include "plan/job/sizes.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include "core/file.h"
-#include "plan/engines/deepspeed/keys.h"
-#include "plan/engines/fsdp2/keys.h"
-#include "plan/engines/megatron/megatron.h"
+#include "engines/deepspeed/keys.h"
+#include "engines/fsdp_keys.h"
+#include "engines/megatron/megatron.h"
 #include "plan/spec/cluster.h"
 #include "tests/unit/testing.h"
 

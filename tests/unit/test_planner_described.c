@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/units.h"
-#include "plan/engines/bytes.h"
+#include "engines/bytes.h"
 #include "plan/program/collectives.h"
 #include "plan/program/staging.h"
 #include "planner/planner.h"

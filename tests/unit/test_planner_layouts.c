@@ -3,8 +3,8 @@
  * does not depend on the number of threads, and leaves runs without `auto` alone. */
 #include <math.h>
 
-#include "plan/engines/layouts.h"
-#include "plan/engines/megatron/stages.h"
+#include "engines/layouts.h"
+#include "engines/megatron/stages.h"
 #include "planner/layouts.h"
 #include "planner/point.h"
 #include "planner/size.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "plan/program/effect.h"
+#include "plan/job/effect.h"
 #include "planner/frameworks/emit/emit.h"
 #include "planner/layouts_list.h"
 #include "planner/point.h"

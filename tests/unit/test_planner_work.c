@@ -2,7 +2,7 @@
 /* What planning costs, in operations of the programs that it builds: engines that count stand in
  * for the built-in ones. Models of a trillion parameters that fit nowhere must not cost more than
  * others. */
-#include "plan/engines/built_in.h"
+#include "engines/built_in.h"
 #include "planner/planner.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"

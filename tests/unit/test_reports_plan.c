@@ -6,10 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "plan/files/plan_flops.h"
 #include "plan/files/verdict.h"
 #include "planner/planner.h"
 #include "reports/facts.h"
+#include "reports/plan_flops.h"
 #include "reports/remarks.h"
 #include "reports/reports.h"
 #include "sim/sim.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/megatron/recompute.h"
+#include "engines/megatron/recompute.h"
 #include "plan/job/images.h"
 #include "plan/spec/registry.h"
 

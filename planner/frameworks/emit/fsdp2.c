@@ -4,7 +4,7 @@
 
 #include "core/checked.h"
 #include "core/log.h"
-#include "plan/engines/fsdp2/keys.h"
+#include "engines/fsdp_keys.h"
 #include "plan/program/blocks.h"
 #include "plan/spec/registry.h"
 #include "planner/frameworks/emit/fsdp2_model.h"
@@ -216,7 +216,7 @@ static void write_mesh(stw_emission *e, stw_text *out) {
                         (unsigned long long)sharded);
 }
 
-/* The policy that plan/engines/bytes.c names (of_operations). */
+/* The policy that engines/bytes.c names (of_operations). */
 static void write_policy(const stw_emission *e, stw_text *out) {
     if (!keeps_operations(e)) return;
     stw_text_printf(

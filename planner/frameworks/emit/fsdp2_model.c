@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/printable.h"
-#include "plan/engines/bytes.h"
-#include "plan/engines/fsdp2/keys.h"
+#include "engines/bytes.h"
+#include "engines/fsdp_keys.h"
 
 static void *take(stw_emission *e, size_t n, size_t size) {
     void *made = stw_pool_array(e->pool, n, size);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/built_in.h"
+#include "engines/built_in.h"
 #include "plan/job/trainable.h"
 #include "planner/frameworks/import/areal_stages.h"
 #include "planner/frameworks/import/derived_images.h"

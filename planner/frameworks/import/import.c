@@ -357,7 +357,7 @@ out:
 }
 
 /* Does a key need ranks, gathers, micro batches, parked moments or saves that the run has not?
- * (plan/program/effect.h tests all needs.) */
+ * (plan/job/effect.h tests all needs.) */
 static bool is_idle(const stw_spec_row *row, bool one_gpu, const stw_run_spec *run) {
     const uint64_t of_ranks = 1ull << STW_NEED_SHARDS | 1ull << STW_NEED_RANKS |
                               1ull << STW_NEED_PEERS | 1ull << STW_NEED_NODES;

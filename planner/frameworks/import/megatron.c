@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/megatron/stages.h"
+#include "engines/megatron/stages.h"
 #include "plan/spec/registry.h"
 #include "planner/frameworks/import/launch.h"
 

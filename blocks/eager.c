@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order is that of transformers' eager decoder (5.23, models/qwen3/modeling_qwen3.py and
+ * models/qwen3_moe, integrations/moe.py: grouped_mm) and of autograd's backward of it, operation by
+ * operation: a tensor is taken when the operation that makes it runs, and dropped when the last
+ * reference to it goes, which for a local variable of forward is the end of its function.
+ * Attention is the flash kernel (aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp,
+ * mha_fwd and mha_bwd; its backward as cudnn/MHA.cpp, run_cudnn_SDP_bprop, has it: dq, dk, dv, and
+ * room for the sums of rows, dq in fp32, and dk and dv of all query heads where there are fewer key
+ * heads). Adapters: peft/tuners/lora/layer.py, Linear.forward: base(x) + B(A(x)) * scale.
+ *
+ * A node of the graph drops its input first, and what it saved when it has run
+ * (torch/csrc/autograd/ engine.cpp, evaluate_function; release_variables). Under torch's checkpoint
+ * it holds nothing itself, and what it unpacked goes as it returns (torch/utils/checkpoint.py,
+ * _checkpoint_hook). torch/utils/checkpoint.py recomputes up to the last tensor that is saved. */
+#include <stddef.h>
+
+#include "blocks/steps.h"
+
+/* clang-format off */
+
+/* ---- norms: the input in fp32, reciprocal roots, the normalised input ---- */
+
+enum { WIDE = FIRST, ROOT, NORMED, SQUARES, MEAN, SUM, WHOLE,
+       SCALED, WEIGHTED, UP, TO_ROOT, DIRECT, CUBE, HALF, REST, POWER, TWICE, THROUGH, TO_X };
+enum { W = STW_NORM_WIDE, N = STW_NORM_NARROW, R = STW_NORM_ROW };
+
+static const stw_call_step norm_forward[] = {
+    TAKE(WIDE, W), TAKE(SQUARES, W), TAKE(MEAN, R), DROP(SQUARES), TAKE(SUM, R), TAKE(ROOT, R),
+    DROP(SUM), TAKE(WHOLE, W), LEAVE(ROOT), LEAVE(WIDE), TAKE(NORMED, N), TAKE(OUT, N),
+    LEAVE_FACTOR(NORMED), DROP(WHOLE), DROP(MEAN), END};
+
+/* From the gradient of the normalised input on. THROUGH is added to DIRECT in place
+ * (input_buffer.cpp, accumulate). */
+#define THROUGH_ROOT                                                                               \
+    TAKE(TO_ROOT, W), TAKE(DIRECT, W), TAKE(SUM, R), DROP(TO_ROOT), DROP(UP), TAKE(CUBE, R),       \
+    TAKE(HALF, R), TAKE(REST, R), DROP(HALF), DROP(CUBE), GO(SUM, ROOT), TAKE(MEAN, W),            \
+    DROP(REST), TAKE(POWER, W), TAKE(TWICE, W), TAKE(THROUGH, W), DROP(TWICE), DROP(POWER),        \
+    GO(MEAN, WIDE), RELEASE(0), DROP(THROUGH), TAKE(TO_X, N), DROP(DIRECT), ADD(TO_X, 0)
+
+static const stw_call_step norm_backward[] = {
+    TAKE(SCALED, N), TAKE_IF(STW_IF_TRAINED, 0, WEIGHTED, N), DROP_IF(AGAIN, NORMED),
+    GRAD_IF(STW_IF_TRAINED, 0), SUM_IF(STW_IF_TRAINED, 0, R), DROP(WEIGHTED), DROP(GRAD),
+    DROP(NORMED),
+    TAKE(UP, W), DROP(SCALED), THROUGH_ROOT, END};
+
+/* Gemma's (models/gemma3/modeling_gemma3.py, Gemma3RMSNorm): 1 + weight is made in fp32, and what
+ * it multiplies is. As the last call of a block, its backward begins with a copy in fp32, which
+ * needs nothing of forward. */
+enum { FACTOR = MEAN, WEIGHT = HALF };
+enum { F = STW_NORM_WEIGHT };
+
+static const stw_call_step wide_norm_forward[] = {
+    TAKE(WIDE, W), TAKE(SQUARES, W), TAKE(MEAN, R), DROP(SQUARES), TAKE(SUM, R), DROP(MEAN),
+    TAKE(ROOT, R), DROP(SUM), TAKE(NORMED, W), LEAVE(ROOT), LEAVE(WIDE),
+    TAKE(WEIGHT, F), TAKE(FACTOR, F), DROP(WEIGHT), STOP, TAKE(WHOLE, W), LEAVE(FACTOR),
+    LEAVE_FACTOR(NORMED), TAKE(OUT, N), DROP(WHOLE), END};
+
+static const stw_call_step wide_norm_backward[] = {
+    NEED(KNOWN, W), DROP(GRAD), TAKE_IF(STW_IF_TRAINED, 0, WEIGHTED, W), TAKE(UP, W),
+    DROP_IF(AGAIN, NORMED), DROP_IF(AGAIN, FACTOR), TAKE_IF(STW_IF_TRAINED, 0, WEIGHT, F),
+    SUM_IF(STW_IF_TRAINED, 0, R), DROP(WEIGHTED), DROP(KNOWN), DROP(FACTOR), DROP(NORMED),
+    GRAD_IF(STW_IF_TRAINED, 0), DROP(WEIGHT),
+    THROUGH_ROOT, END};
+
+/* aten/src/ATen/native/cuda/layer_norm_kernel.cu: the input as it is, an fp32 mean and root. */
+static const stw_call_step layer_norm_forward[] = {
+    TAKE(OUT, N), TAKE(MEAN, R), TAKE(ROOT, R), LEAVE(MEAN), LEAVE(ROOT), END};
+
+/* ---- products ---- */
+
+enum { ROWS = FIRST, TO_INPUT, LOW, BASE, HIGH, PART, TO_LOW };
+enum { TOKENS = 0, O = STW_PRODUCT_OUT, I = STW_PRODUCT_IN, K = STW_PRODUCT_RANK };
+
+static const stw_call_step product_forward[] = {STOP, TAKE(OUT, O), END};
+
+/* With a bias the input's gradient comes first (AddmmBackward0 against MmBackward0), and the bias
+ * has one, too. */
+static const stw_call_step product_backward[] = {
+    TAKE_IF(STW_IF_HEADS, 0, ROWS, O), DROP_IF(STW_IF_HEADS, GRAD),
+    TAKE_IF(STW_IF_BIASED, STW_IF_CONSTANT, TO_INPUT, I), GRAD_IF(STW_IF_TRAINED, 0),
+    TAKE_IF(0, STW_IF_BIASED | STW_IF_CONSTANT, TO_INPUT, I),
+    GRAD_IF(STW_IF_BIASED, 1), SUM_IF(STW_IF_BIASED, 1, TOKENS),
+    RELEASE_IF(AGAIN, 0, 0), DROP(GRAD), DROP(ROWS), RELEASE_IF(0, AGAIN, 0),
+    ADD_VIEW(TO_INPUT, 0), END};
+
+static const stw_call_step adapted_forward[] = {
+    TAKE(BASE, O), TAKE(LOW, K), STOP, TAKE(HIGH, O), LEAVE(LOW), TAKE(PART, O), DROP(HIGH),
+    TAKE(OUT, O), DROP(BASE), DROP(PART), END};
+
+static const stw_call_step adapted_backward[] = {
+    TAKE_IF(STW_IF_HEADS, 0, ROWS, O), DROP_IF(STW_IF_HEADS, GRAD),
+    NEED(KNOWN, O), DROP_IF(STW_IF_CONSTANT, GRAD), DROP_IF(STW_IF_CONSTANT, ROWS),
+    GRAD_OF(2), TAKE(TO_LOW, K), GO(KNOWN, LOW),
+    GRAD_OF(1), TAKE_IF(0, STW_IF_CONSTANT, TO_INPUT, I), GO_INPUT(TO_LOW, 0),
+    ADD_VIEW(TO_INPUT, 0),
+    TAKE_IF(0, STW_IF_CONSTANT, TO_INPUT, I), DROP(GRAD), DROP(ROWS), ADD_VIEW(TO_INPUT, 0), END};
+
+/* ---- rotary embeddings of queries or keys ---- */
+
+enum { STRAIGHT = FIRST, NEGATIVE, TURNED, SINES, LOWER };
+enum { ALL = STW_ROTARY_OUT, EACH_HALF = STW_ROTARY_HALF };
+
+static const stw_call_step rotary_forward[] = {
+    TAKE(STRAIGHT, ALL), TAKE(NEGATIVE, EACH_HALF), TAKE(TURNED, ALL), DROP(NEGATIVE),
+    TAKE(SINES, ALL), DROP(TURNED), TAKE(OUT, ALL), DROP(STRAIGHT), DROP(SINES), END};
+
+/* TURNED is added to LOWER in place. */
+static const stw_call_step rotary_backward[] = {
+    TAKE(SINES, ALL), TAKE(NEGATIVE, EACH_HALF), TAKE(LOWER, ALL), DROP(NEGATIVE),
+    TAKE(TURNED, ALL), DROP(SINES), DROP(TURNED), TAKE(STRAIGHT, ALL), DROP(GRAD), DROP(STRAIGHT),
+    ADD(LOWER, 0), END};
+
+/* ---- attention ---- */
+
+enum { LSE = FIRST, TO_Q, TO_K, TO_V, WORK };
+
+static const stw_call_step attention_forward[] = {
+    TAKE(OUT, STW_ATTENTION_OUT), TAKE(LSE, STW_ATTENTION_ROW), LEAVE(LSE), END};
+
+static const stw_call_step attention_backward[] = {
+    TAKE(TO_Q, STW_ATTENTION_Q), TAKE(TO_K, STW_ATTENTION_K), TAKE(TO_V, STW_ATTENTION_V),
+    TAKE(WORK, STW_ATTENTION_WORK), DROP(WORK),
+    RELEASE_OUT_IF(AGAIN, 0), DROP_IF(AGAIN, LSE), RELEASE_IF(AGAIN, 0, 2), RELEASE_IF(AGAIN, 0, 0),
+    GO_INPUT(GRAD, 1), RELEASE_IF(0, AGAIN, 0), RELEASE_IF(0, AGAIN, 2), DROP(LSE),
+    RELEASE_OUT_IF(0, AGAIN), ADD(TO_Q, 0), ADD(TO_K, 1), ADD(TO_V, 2), END};
+
+/* With a mask, as windows smaller than the sequence have one (aten/src/ATen/native/transformers/
+ * cuda/attention.cu; cudnn/MHA.cpp, run_cudnn_SDP_bprop): the mask becomes numbers that are added
+ * to the scores, and stays for backward, in which every query head has keys and values. */
+enum { BIAS = WORK + 1, ALL_K, ALL_V };
+
+static const stw_call_step masked_attention_forward[] = {
+    TAKE(BIAS, STW_ATTENTION_BIAS), TAKE(OUT, STW_ATTENTION_OUT), TAKE(LSE, STW_ATTENTION_ROW),
+    LEAVE(LSE), LEAVE(BIAS), END};
+
+static const stw_call_step masked_attention_backward[] = {
+    TAKE(TO_Q, STW_ATTENTION_Q), TAKE(ALL_K, STW_ATTENTION_ALL_K),
+    TAKE(ALL_V, STW_ATTENTION_ALL_V), TAKE(WORK, STW_ATTENTION_WORK), DROP(WORK),
+    RELEASE_OUT_IF(AGAIN, 0), DROP_IF(AGAIN, LSE), RELEASE_IF(AGAIN, 0, 2), RELEASE_IF(AGAIN, 0, 0),
+    RELEASE_IF(AGAIN, 0, 1), DROP_IF(AGAIN, BIAS), DROP(GRAD), RELEASE_IF(0, AGAIN, 1),
+    RELEASE_IF(0, AGAIN, 0), RELEASE_IF(0, AGAIN, 2), DROP(LSE), DROP(BIAS),
+    RELEASE_OUT_IF(0, AGAIN), TAKE(TO_V, STW_ATTENTION_V), DROP(ALL_V),
+    TAKE(TO_K, STW_ATTENTION_K), DROP(ALL_K), ADD(TO_Q, 0), ADD(TO_K, 1), ADD(TO_V, 2), END};
+
+/* Eager attention: keys and values once for each query head, softmax in fp32 and its cast, tanh of
+ * capped scores (eager_attention_forward). */
+enum { ALL_HEADS = FIRST, CAPPED, SOFTMAX, CAST };
+
+static const stw_call_step eager_attention_forward[] = {
+    TAKE(ALL_HEADS, STW_EAGER_COPIES), TAKE(CAPPED, STW_EAGER_CAPPED),
+    TAKE(SOFTMAX, STW_EAGER_WIDE), TAKE(CAST, STW_EAGER_CAST), TAKE(OUT, STW_EAGER_OUT),
+    LEAVE(ALL_HEADS), LEAVE(CAPPED), LEAVE(SOFTMAX), LEAVE(CAST), END};
+
+/* Of latent attention the latents, of linear attention all, in an order that is not known. */
+static const stw_call_step other_attention_forward[] = {
+    TAKE(SOFTMAX, STW_ELEMENTS_OUT), LEAVE(SOFTMAX), END};
+
+/* ---- the MLP ---- */
+
+enum { TO_FIRST = FIRST, TO_SECOND };
+
+static const stw_call_step element_forward[] = {TAKE(OUT, STW_ELEMENTS_OUT), END};
+
+static const stw_call_step activation_backward[] = {
+    TAKE(TO_FIRST, STW_ELEMENTS_OUT), GO_INPUT(GRAD, 0), ADD(TO_FIRST, 0), END};
+
+static const stw_call_step gate_backward[] = {
+    TAKE(TO_SECOND, STW_ELEMENTS_OUT), TAKE(TO_FIRST, STW_ELEMENTS_OUT), RELEASE_IF(AGAIN, 0, 0),
+    GO_INPUT(GRAD, 1), RELEASE_IF(0, AGAIN, 0), ADD(TO_FIRST, 0), ADD(TO_SECOND, 1), END};
+
+/* Rows that are gathered; their gradient is reduce-scattered. */
+static const stw_call_step gather_backward[] = {
+    TAKE(TO_FIRST, STW_ELEMENTS_IN), DROP(GRAD), ADD(TO_FIRST, 0), END};
+
+/* ---- routed experts, as grouped products over copies of the tokens ---- */
+
+enum { PROBS = FIRST, ORDER, ORDER_BACK, EXPERT, COPIES, BOTH, ACTIVE, INNER, DOWN,
+       SCORES, SCORES_WIDE, WEIGHED, ORDERED,
+       SPREAD, ZEROS, TO_WEIGHED, TO_PROBS, TO_DOWN, TO_INNER, TO_UP, TO_ACTIVE, TO_GATE, TO_BOTH,
+       TO_COPIES, TO_HIDDEN, TO_SCORES, TO_ALL };
+enum { X = STW_EXPERTS_COPIES, M = STW_EXPERTS_INNER, H = STW_EXPERTS_HIDDEN };
+
+static const stw_call_step experts_forward[] = {
+    TAKE(SCORES, STW_EXPERTS_SCORES), TAKE(SCORES_WIDE, STW_EXPERTS_WIDE),
+    TAKE(PROBS, STW_EXPERTS_PROBS), DROP(SCORES_WIDE), TAKE(ORDER, STW_EXPERTS_INDEX),
+    TAKE(ORDER_BACK, STW_EXPERTS_INDEX), TAKE(EXPERT, STW_EXPERTS_INDEX),
+    TAKE(COPIES, X), TAKE(BOTH, STW_EXPERTS_BOTH), LEAVE_FACTOR(COPIES),
+    TAKE(ACTIVE, STW_EXPERTS_ACTIVE), TAKE(INNER, M), LEAVE(BOTH), LEAVE(ACTIVE),
+    TAKE(DOWN, X), LEAVE_FACTOR(INNER),
+    TAKE(WEIGHED, X), LEAVE(DOWN), TAKE(ORDERED, X), DROP(WEIGHED), TAKE(OUT, H), DROP(ORDERED),
+    DROP(SCORES), LEAVE(ORDER), LEAVE(ORDER_BACK), LEAVE(EXPERT), LEAVE(PROBS), STOP, END};
+
+static const stw_call_step experts_backward[] = {
+    TAKE(SPREAD, X), TAKE(ZEROS, X), TAKE(TO_WEIGHED, X), DROP(ZEROS), DROP(SPREAD),
+    TAKE(TO_PROBS, X), TAKE(TO_DOWN, X), DROP(TO_PROBS), DROP(DOWN), DROP(TO_WEIGHED),
+    DO(STW_STEP_NEXT), /* down projections */
+    TAKE(TO_INNER, M), DROP(INNER), DROP(TO_DOWN), TAKE(TO_UP, M), TAKE(TO_ACTIVE, M), DROP(ACTIVE),
+    DROP(TO_INNER), TAKE(TO_GATE, M), DROP(TO_ACTIVE), TAKE(TO_BOTH, STW_EXPERTS_BOTH), DROP(BOTH),
+    DROP(TO_UP), DROP(TO_GATE),
+    DO(STW_STEP_NEXT), /* gate and up projections */
+    TAKE(TO_COPIES, X), DROP(COPIES), DROP(TO_BOTH), TAKE(ZEROS, H), TAKE(TO_HIDDEN, H),
+    DROP(ZEROS), DROP(TO_COPIES), DROP(ORDER), DROP(ORDER_BACK), DROP(EXPERT), DROP(PROBS),
+    DO(STW_STEP_REST), /* the router and others */
+    TAKE(TO_SCORES, H), TAKE(TO_ALL, H), DROP(TO_HIDDEN), DROP(TO_SCORES), RELEASE(0),
+    ADD(TO_ALL, 0), END};
+
+/* ---- sums, and gradients that are left ---- */
+
+static const stw_call_step nothing[] = {END};
+static const stw_call_step pass_backward[] = {DO(STW_STEP_PASS), END};
+static const stw_call_step rest_backward[] = {DO(STW_STEP_REST), END};
+static const stw_call_step rest_attention_backward[] = {{STW_STEP_REST, 1, 0, 0, 0}, END};
+
+/* ---- the table ---- */
+
+const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
+    [STW_FUNCTION_NORM] = {norm_forward, norm_backward},
+    [STW_FUNCTION_WIDE_NORM] = {wide_norm_forward, wide_norm_backward},
+    [STW_FUNCTION_LAYER_NORM] = {layer_norm_forward, NULL, .reads = 1},
+    [STW_FUNCTION_PRODUCT] = {product_forward, product_backward, .reads = 1},
+    [STW_FUNCTION_ADAPTED_PRODUCT] = {adapted_forward, adapted_backward, .reads = 1,
+                                      .adapts = true},
+    [STW_FUNCTION_ROTARY] = {rotary_forward, rotary_backward},
+    [STW_FUNCTION_ATTENTION] = {attention_forward, attention_backward, .reads = 7,
+                                .reads_out = true},
+    [STW_FUNCTION_MASKED_ATTENTION] = {masked_attention_forward, masked_attention_backward,
+                                       .reads = 7, .reads_out = true},
+    [STW_FUNCTION_EAGER_ATTENTION] = {eager_attention_forward, NULL, .reads = 7, .reads_out = true},
+    [STW_FUNCTION_OTHER_ATTENTION] = {other_attention_forward, NULL, .reads = 1},
+    [STW_FUNCTION_ACTIVATION] = {element_forward, activation_backward, .reads = 1},
+    [STW_FUNCTION_SIGMOID] = {element_forward, NULL, .reads_out = true},
+    [STW_FUNCTION_GATE] = {element_forward, gate_backward, .reads = 3},
+    [STW_FUNCTION_EXPERTS] = {experts_forward, experts_backward, .reads = 1},
+    [STW_FUNCTION_GATHER] = {element_forward, gather_backward},
+    [STW_FUNCTION_SUM] = {element_forward, pass_backward},
+    [STW_FUNCTION_REST] = {nothing, rest_backward},
+    [STW_FUNCTION_REST_ATTENTION] = {nothing, rest_attention_backward},
+};
