@@ -518,8 +518,7 @@ static stw_margins margins(const stw_job *job) {
     for (uint32_t g = 0; g < job->model->n_groups; g++) {
         const stw_block_facts *f = &job->model->groups[g].facts;
         const bool sees = f->transformer && f->vision && job->run->batch.image_tokens > 0;
-        if (f->kv_rank > 0 || (sees && job->run->recompute.granularity != 1))
-            return rough;
+        if (f->kv_rank > 0 || (sees && job->run->recompute.granularity != 1)) return rough;
     }
     return (stw_margins){.gpu = 0.014, .reserved = 0.040, .host = 0.063};
 }

@@ -360,6 +360,11 @@ static void muon_of_flags(void) {
     CU_ASSERT_TRUE(has_setting(&import, "megatron.muon_ns_steps=7"));
     CU_ASSERT_TRUE(has_setting(&import, "megatron.muon_whole_qkv=true"));
     CU_ASSERT_TRUE(has_setting(&import, "megatron.muon_tp_mode=blockwise"));
+    stw_import_free(&import);
+    CHECK_OK(parse(DENSE MUON "optimizer: dist_muon\n", &import, err)); /* its older name */
+    CU_ASSERT_TRUE(has_setting(&import, "optimizer.kind=muon"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.distributed_optimizer=true"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.muon_ns_steps=7"));
     CU_ASSERT_EQUAL(use_of(&import, "optimizer"), STW_IMPORT_TAKEN);
     CU_ASSERT_EQUAL(use_of(&import, "muon-momentum"), STW_IMPORT_NO_EFFECT);
     stw_import_free(&import);

@@ -75,7 +75,8 @@ static void put_kind(stw_emission *e) {
     for (size_t i = 0; i < stw_megatron_flags.n; i++) {
         const stw_flag_row *row = &stw_megatron_flags.rows[i];
         if (row->use != STW_FLAG_RUN || row->note == NULL) continue;
-        if (adam || strncmp(row->note, "optimizer=", 10) != 0 || strcmp(row->note + 10, kind) != 0)
+        if (adam || strncmp(row->note, "optimizer=", 10) != 0 ||
+            !stw_flag_is_one_of(row->note + 10, kind))
             continue;
         if (row->type == STW_FLAG_SWITCH)
             stw_emit_put_switch(e, row->name, stw_emit_on(e, row->key));

@@ -259,10 +259,15 @@ static void set_awareness(stw_reading *r, bool offloads, bool distributed) {
                          "keep their lower 16 bits alone");
 }
 
+/* An older name of muon with --use-distributed-optimizer (megatron/training/arguments.py). */
+static bool is_dist_muon(stw_reading *r) {
+    return strcmp(stw_reading_text(r, "optimizer", "adam"), "dist_muon") == 0;
+}
+
 /* Names are those of optimizer.kind, but for Adam's, whose weight decay is AdamW's. */
 static void set_kind(stw_reading *r) {
     static const char key[] = "optimizer.kind";
-    const char *name = stw_reading_text(r, "optimizer", "adam");
+    const char *name = is_dist_muon(r) ? "muon" : stw_reading_text(r, "optimizer", "adam");
     const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
     const stw_spec_word *word = row != NULL ? row->words : NULL;
     if (strcmp(name, "adam") == 0) return;
@@ -279,7 +284,7 @@ static void set_optimizer(stw_reading *r) {
     set_kind(r);
     const bool overlapped = set_fsdp(r);
     const bool offloads = stw_reading_is_set(r, "optimizer-cpu-offload");
-    const bool distributed = stw_reading_is_set(r, "use-distributed-optimizer");
+    const bool distributed = stw_reading_is_set(r, "use-distributed-optimizer") || is_dist_muon(r);
     stw_reading_set_switch(r, "megatron.distributed_optimizer", distributed);
     stw_reading_set_switch(r, "megatron.optimizer_cpu_offload", offloads && distributed);
     stw_reading_set_switch(r, "megatron.overlap_param_gather",

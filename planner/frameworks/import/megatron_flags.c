@@ -10,7 +10,7 @@
 #define RUN(name, type, key)                                                                       \
     { name, STW_FLAG_RUN, STW_FLAG_##type, key, NULL, NULL }
 #define OF_MUON(name, type, key)                                                                   \
-    { name, STW_FLAG_RUN, STW_FLAG_##type, key, NULL, "optimizer=muon" }
+    { name, STW_FLAG_RUN, STW_FLAG_##type, key, NULL, "optimizer=muon|dist_muon" }
 #define IDLE(name)                                                                                 \
     { name, STW_FLAG_IDLE, STW_FLAG_TEXT, NULL, NULL, NULL }
 #define LISTED(name, harmless, note)                                                               \

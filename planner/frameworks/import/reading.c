@@ -234,6 +234,16 @@ static void sort_unknown(stw_reading *r, const stw_flag *flag) {
                                     stw_flags_dashes(&r->flags), flag->name, flag->value));
 }
 
+bool stw_flag_is_one_of(const char *values, const char *value) {
+    const size_t length = strlen(value);
+    for (; *values != '\0'; values += strspn(values, "|")) {
+        const size_t n = strcspn(values, "|");
+        if (n == length && strncmp(values, value, n) == 0) return true;
+        values += n;
+    }
+    return false;
+}
+
 /* Does a row of RUN have the other flag that it needs? */
 static bool has_needed(const stw_reading *r, const stw_flag_row *row) {
     if (row->use != STW_FLAG_RUN || row->note == NULL) return true;
@@ -241,7 +251,7 @@ static bool has_needed(const stw_reading *r, const stw_flag_row *row) {
     for (size_t i = 0; i < r->flags.n; i++) {
         const stw_flag *flag = &r->flags.items[i];
         if (strlen(flag->name) == length && strncmp(flag->name, row->note, length) == 0)
-            return strcmp(flag->value, row->note + length + 1) == 0;
+            return stw_flag_is_one_of(row->note + length + 1, flag->value);
     }
     return false;
 }

@@ -33,7 +33,8 @@ typedef struct stw_flag_row {
                              REFUSED: another harmless value, or NULL */
     const char *harmless; /* LISTED, REFUSED: a value with which it has no effect, or NULL */
     const char *note;     /* LISTED, REFUSED: what is planned, what to use instead; RUN: NAME=VALUE
-                             of another flag, without which it has no effect, or NULL */
+                             of another flag, without which it has no effect, or NULL; several
+                             values have bars between them */
 } stw_flag_row;
 
 typedef struct stw_flag_table {
@@ -57,6 +58,8 @@ typedef struct stw_reading {
 } stw_reading;
 
 void stw_reading_fail(stw_reading *r, stw_status status);
+/** Is a value one of those between bars? */
+bool stw_flag_is_one_of(const char *values, const char *value);
 /** The value of a flag. @return `fallback` without it */
 const char *stw_reading_text(const stw_reading *r, const char *name, const char *fallback);
 /** The value of a switch, false without the flag; a failure if it is neither true nor false. */
