@@ -5,7 +5,7 @@
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 rm -rf one two three
 mkdir -p one/source
-for folder in core models plan backend cmake; do cp -r "$STW_SOURCE_DIR/$folder" one/source/ 2>/dev/null; done
+for folder in core models plan blocks engines backend cmake; do cp -r "$STW_SOURCE_DIR/$folder" one/source/ 2>/dev/null; done
 cat >one/source/CMakeLists.txt <<'EOF2'
 cmake_minimum_required(VERSION 3.25)
 project(identity LANGUAGES C)
