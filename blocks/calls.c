@@ -373,16 +373,13 @@ static uint8_t kernel(adding *a, const uint8_t in[3], uint64_t q_heads, uint64_t
     stw_attention_shape shape = {a->rows, compute_bytes(a->job), q_heads, kv_heads, f->qk_dim,
                                  f->v_dim};
     if (mask > 0) {
-        stw_attention_shape all = shape;
-        all.kv_heads = q_heads;
-        stw_calls_attention_bytes(&all, a->bytes);
-        const uint64_t all_k = a->bytes[STW_ATTENTION_K], all_v = a->bytes[STW_ATTENTION_V],
-                       work = a->bytes[STW_ATTENTION_WORK];
+        shape.kv_heads = q_heads;
         stw_calls_attention_bytes(&shape, a->bytes);
-        a->bytes[STW_ATTENTION_WORK] = work;
         a->bytes[STW_ATTENTION_BIAS] = mask;
-        a->bytes[STW_ATTENTION_ALL_K] = kv_heads < q_heads ? all_k : 0;
-        a->bytes[STW_ATTENTION_ALL_V] = kv_heads < q_heads ? all_v : 0;
+        a->bytes[STW_ATTENTION_ALL_K] = kv_heads < q_heads ? a->bytes[STW_ATTENTION_K] : 0;
+        a->bytes[STW_ATTENTION_ALL_V] = kv_heads < q_heads ? a->bytes[STW_ATTENTION_V] : 0;
+        a->bytes[STW_ATTENTION_K] = columns(&shape, kv_heads, f->qk_dim);
+        a->bytes[STW_ATTENTION_V] = columns(&shape, kv_heads, f->v_dim);
         return c->out;
     }
     stw_calls_attention_bytes(&shape, a->bytes);

@@ -9,8 +9,8 @@
 
 /* A list lies on stacks, which may be small: see unit.library_stack. The longest one (rows that are
  * gathered, latents, norms of heads, four norms, experts and shared ones) has 26 calls, 27 values
- * and 82 sizes. */
-enum { STW_MOST_CALLS = 28, STW_MOST_VALUES = 30, STW_MOST_BYTES = 88 };
+ * and 86 sizes. */
+enum { STW_MOST_CALLS = 28, STW_MOST_VALUES = 30, STW_MOST_BYTES = 86 };
 /** No value, no weight. */
 #define STW_NO_VALUE UINT8_MAX
 #define STW_NO_WEIGHT UINT16_MAX
@@ -56,7 +56,7 @@ typedef struct stw_calls {
     uint8_t n, n_values, n_ended, n_bytes;
     uint8_t stop; /* the call with which a recomputation ends */
     uint8_t n_regions;
-    stw_call_region regions[STW_N_PARTS]; /* in a block that is not under a checkpoint itself */
+    stw_call_region regions[2]; /* in a block that is not under a checkpoint itself */
     uint8_t to_attention, to_mlp, out;    /* values: inputs of both, the block's output */
     stw_call list[STW_MOST_CALLS];
     stw_value values[STW_MOST_VALUES];

@@ -8,11 +8,10 @@
 /* Gradients of one value add up: a first sum with a view is a new tensor, others are made in place
  * (torch/csrc/autograd/input_buffer.cpp, accumulate). */
 typedef struct total {
-    uint32_t tensor;
-    bool is_view;
     uint64_t bytes; /* of a view */
-    uint32_t parts[STW_MOST_INPUTS];
+    uint32_t tensor, parts[STW_MOST_INPUTS];
     uint8_t n_parts;
+    bool is_view;
 } total;
 
 typedef struct run {

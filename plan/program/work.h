@@ -29,7 +29,7 @@ typedef struct stw_work_item {
 } stw_work_item;
 
 /* More than the kinds of products in the largest block, forward and backward. */
-enum { STW_WORK_MOST = 96 };
+enum { STW_WORK_MOST = 94 };
 
 typedef struct stw_work {
     uint32_t n;
