@@ -56,8 +56,8 @@ typedef struct stw_calls {
     uint8_t n, n_values, n_ended, n_bytes;
     uint8_t stop; /* the call with which a recomputation ends */
     uint8_t n_regions;
-    stw_call_region regions[2]; /* in a block that is not under a checkpoint itself */
-    uint8_t to_attention, to_mlp, out;    /* values: inputs of both, the block's output */
+    stw_call_region regions[2];        /* in a block that is not under a checkpoint itself */
+    uint8_t to_attention, to_mlp, out; /* values: inputs of both, the block's output */
     stw_call list[STW_MOST_CALLS];
     stw_value values[STW_MOST_VALUES];
     uint8_t ended[STW_MOST_VALUES]; /* values in the order in which forward drops them */

@@ -55,6 +55,17 @@ bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions) {
            blocks_are_known(job, decisions);
 }
 
+stw_margins stw_decoder_margins(const stw_job *job, stw_margins margins) {
+    for (uint32_t g = 0; g < job->model->n_groups; g++) {
+        const stw_block_facts *f = &job->model->groups[g].facts;
+        const bool sees = f->transformer && f->vision && job->run->batch.image_tokens > 0;
+        if (f->kv_rank == 0 && !(sees && job->run->recompute.granularity != 1)) continue;
+        margins.gpu = 0.034;
+        margins.reserved = 0.110;
+    }
+    return margins;
+}
+
 /* ---- begin ---- */
 
 /* What a block calls, and room for what it keeps. */

@@ -7,6 +7,7 @@
 #define STW_ENGINES_DECODER_H
 
 #include "blocks/trace.h"
+#include "plan/job/engine.h"
 #include "plan/program/decisions.h"
 
 typedef struct stw_decoder {
@@ -36,6 +37,9 @@ typedef struct stw_decoder {
  * (stw_group_is_known), activations that are offloaded, tensor parallelism, frozen tensors,
  * adapters beside experts, fused losses and soft-capped logits. */
 bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions);
+/** An engine's margins, or those of blocks whose figures are known to be too low: latent attention,
+ * and vision towers that are not recomputed (tests/measured/corners.csv: mla_none, vlm_none). */
+stw_margins stw_decoder_margins(const stw_job *job, stw_margins margins);
 /** @param acts [n_blocks], kept
  * @param no_grad a forward under torch.no_grad(): nothing is kept
  * @param hooks kept; NULL: gradients are tensors in `grads`

@@ -5,6 +5,7 @@
 #include "engines/built_in.h"
 #include "engines/bytes.h"
 #include "engines/cpu_step.h"
+#include "engines/decoder.h"
 #include "engines/deepspeed/parts.h"
 #include "engines/deepspeed/save.h"
 #include "engines/deepspeed/swap.h"
@@ -147,8 +148,7 @@ static const uint32_t depths[] = {1, 0};
 /* tests/measured/deepspeed.csv: z3offp_q4_ac_8k on the GPU, z3off_q17_ac_4k of what is reserved;
  * hosts held less than predicted. */
 static stw_margins margins(const stw_job *job) {
-    (void)job;
-    return (stw_margins){.gpu = 0.003, .reserved = 0.040};
+    return stw_decoder_margins(job, (stw_margins){.gpu = 0.003, .reserved = 0.040});
 }
 
 /* Stages that the offload allows (keys.c, check_offload). */

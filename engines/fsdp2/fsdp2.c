@@ -11,6 +11,7 @@
 #include "engines/bucket_places.h"
 #include "engines/built_in.h"
 #include "engines/bytes.h"
+#include "engines/decoder.h"
 #include "engines/fsdp2/cpu_step.h"
 #include "engines/fsdp2/inside.h"
 #include "engines/fsdp2/layouts.h"
@@ -511,16 +512,9 @@ static const uint32_t fsdp2_depths[] = {1, 2, 4, 0};
 
 /* GPU: Qwen3-30B-A3B with experts in a loop (bench/results/2026-11-22-engines, offload_q30_l3).
  * Reserved: tests/measured/fsdp2.csv, q3-4b_fp32_1x4096_ac_streamed. Host: parked moments of
- * Qwen3-4B (tests/measured/fsdp2_host.csv). Of blocks whose tensors have no known order, where that
- * errs on the unsafe side: mla_none of tests/measured/corners.csv. */
+ * Qwen3-4B (tests/measured/fsdp2_host.csv). */
 static stw_margins margins(const stw_job *job) {
-    const stw_margins rough = {.gpu = 0.034, .reserved = 0.110, .host = 0.063};
-    for (uint32_t g = 0; g < job->model->n_groups; g++) {
-        const stw_block_facts *f = &job->model->groups[g].facts;
-        const bool sees = f->transformer && f->vision && job->run->batch.image_tokens > 0;
-        if (f->kv_rank > 0 || (sees && job->run->recompute.granularity != 1)) return rough;
-    }
-    return (stw_margins){.gpu = 0.014, .reserved = 0.040, .host = 0.063};
+    return stw_decoder_margins(job, (stw_margins){.gpu = 0.014, .reserved = 0.040, .host = 0.063});
 }
 
 /* verl/workers/fsdp_workers.py at 03b0081 (get_init_weight_context_manager); torch's own way, too:
