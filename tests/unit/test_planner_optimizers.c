@@ -124,7 +124,7 @@ static void names_of_swift(void) {
 
 /* Megatron-LM, megatron/training/arguments.py, --optimizer: they were planned as adam. */
 static void names_of_megatron(void) {
-    static const char *const others[] = {"sgd", "lion", "dist_muon", "soap", NULL};
+    static const char *const others[] = {"sgd", "lion", "adaptive_muon", "soap", NULL};
     stw_import import;
     refuses(&megatron, others, "--optimizer");
     CHECK_OK(parse(&megatron, "adam", &import, err));
