@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "blocks/calls.h"
 #include "core/checked.h"
 
 /* Bytes an element: forward, backward. */
@@ -187,6 +188,15 @@ static double cast_bytes(const stw_work *forward, bool backward) {
 
 /* ---- blocks ---- */
 
+/* With a mask the kernel multiplies all pairs of tokens, also those outside the window: what that
+ * adds. */
+static double masked_flops(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    if (stw_mask_bytes(job, f, 1) == 0) return 0;
+    const double times = (double)stw_job_group_seq_len(job, group) / (double)f->window;
+    return stw_group_attention_flops(job, group) * (times - 1);
+}
+
 /* Products and attention alone. */
 static void add_forward(const stw_job *job, uint32_t block, const stw_work_style *style,
                         stw_work *out) {
@@ -198,7 +208,7 @@ static void add_forward(const stw_job *job, uint32_t block, const stw_work_style
     if (!f->transformer) return;
     add_products(job, block, style, out);
     match_flops(out, (whole - attention) / style->tp, of_tokens(job, group), (double)f->hidden);
-    add_attention(job, group, style, attention / style->tp, out);
+    add_attention(job, group, style, (attention + masked_flops(job, group)) / style->tp, out);
 }
 
 void stw_block_forward_work(const stw_job *job, uint32_t block, const stw_work_style *style,
@@ -243,7 +253,9 @@ void stw_block_parts_work(const stw_job *job, uint32_t group, const stw_work_sty
         (double)STW_SUM(f->ffn, f->shared_ffn, stw_times(f->experts_per_token, f->expert_ffn));
     out->n = 0;
     if (parts->attention)
-        add_attention(job, group, style, stw_group_attention_flops(job, group) / style->tp, out);
+        add_attention(
+            job, group, style,
+            (stw_group_attention_flops(job, group) + masked_flops(job, group)) / style->tp, out);
     if (parts->mlp) {
         stw_work_product(out, style->fp8, tokens, width / style->tp, hidden, f->gated ? 2 : 1, 0);
         stw_work_product(out, style->fp8, tokens, hidden, width / style->tp, 1, 0);
