@@ -100,6 +100,9 @@ static const stw_flag_row rows[] = {
     OF_MUON("muon-no-split-qkv", SWITCH, "megatron.muon_whole_qkv"),
     OF_MUON("muon-tp-mode", TEXT, "megatron.muon_tp_mode"),
     REFUSED("muon-fp32-matmul-prec", "medium", "use medium: products are planned in bf16"),
+    /* of another revision: not the names that d98e8a6 has */
+    REFUSED("muon-use-nesterov", "false", "use muon-nesterov"),
+    REFUSED("muon-split-qkv", "true", "use muon-no-split-qkv: true"),
     REFUSED("muon-scalar-optimizer", "adam", "use adam"),
     LISTED("muon-coefficient-type", "quintic", "planned with three products in each step"),
     LISTED("muon-use-syrk", "false", "seconds are planned with whole products"),
