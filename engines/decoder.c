@@ -125,10 +125,10 @@ static bool embedding_is_frozen(const stw_decoder *d) {
 
 /* Every pair of tokens of a sequence (transformers, masking_utils.py, sliding_window_causal_mask).
  */
-static uint64_t mask_bytes(const stw_decoder *d) {
+uint64_t stw_decoder_mask_bytes(const stw_job *job) {
     uint64_t most = 0;
-    for (uint32_t g = 0; g < d->job->model->n_groups; g++)
-        most = stw_max_u64(most, stw_mask_bytes(d->job, &d->job->model->groups[g].facts, 1));
+    for (uint32_t g = 0; g < job->model->n_groups; g++)
+        most = stw_max_u64(most, stw_mask_bytes(job, &job->model->groups[g].facts, 1));
     return most;
 }
 
@@ -152,7 +152,7 @@ void stw_decoder_begin_layers(stw_decoder *d, uint32_t block) {
     if (d->hidden == STW_NO_TENSOR) d->hidden = take(d, hidden_bytes(d));
     d->embedded = d->hidden;
     d->first = block;
-    d->mask = take(d, mask_bytes(d));
+    d->mask = take(d, stw_decoder_mask_bytes(d->job));
     uint32_t angles = take(d, stw_times(table, 2)), wide[5];
     stw_torch_take_workspace(d->b, job, 0);
     for (int i = 0; i < 5; i++) { /* both halves; cosines, sines, and both scaled */

@@ -40,6 +40,9 @@ bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions);
 /** An engine's margins, or those of blocks whose figures are known to be too low: latent attention,
  * and vision towers that are not recomputed (tests/measured/corners.csv: mla_none, vlm_none). */
 stw_margins stw_decoder_margins(const stw_job *job, stw_margins margins);
+/** Bytes of the mask of windows, which layers under a checkpoint hold from forward to the end of
+ * backward; 0: there is none. */
+uint64_t stw_decoder_mask_bytes(const stw_job *job);
 /** @param acts [n_blocks], kept
  * @param no_grad a forward under torch.no_grad(): nothing is kept
  * @param hooks kept; NULL: gradients are tensors in `grads`

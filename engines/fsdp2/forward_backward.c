@@ -123,13 +123,20 @@ static void drop_offloaded(stw_pass *p, uint32_t at) {
 /* The last block's all-gather output is held until the loss is there. Gradients that a step still
  * needed go before a block is gathered, which is one thing; without sharding each of its modules
  * waits for its own, the last one when the block has all but run. */
+/* What is saved beside blocks: by a vision tower's embedding and mergers, and for checkpoints. */
+static uint64_t beside_blocks(const stw_pass *p) {
+    bool again = false;
+    for (uint32_t i = 0; i < p->n; i++) again = again || p->acts[i] == STW_ACT_RECOMPUTE;
+    return stw_plus(stw_vision_saved_bytes(p->b->job),
+                    again ? stw_decoder_mask_bytes(p->b->job) : 0);
+}
+
 static void forward(stw_pass *p) {
     const uint32_t next = p->b->job->group > 1 ? 1 : 0;
     stw_pass_drop_held_root(p, false);
     if (next > 0) stw_pass_drop_held(p, 0);
     uint32_t from = stw_tensors_begin(p->b);
-    p->tower = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU,
-                         stw_vision_saved_bytes(p->b->job)); /* of no block */
+    p->beside = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, beside_blocks(p));
     stw_pass_gather_root(p);
     stw_torch_unshard_in_forward(p->torch, from, STW_TORCH_ROOT);
     stw_pass_exchange_embedding(p, STW_EXCHANGE_FORWARD);
@@ -382,7 +389,7 @@ static void embedding_grads(stw_pass *p) {
  * embedding. A group's last gradient goes when its reduction has been issued. */
 static void finish(stw_pass *p, uint32_t behind) {
     uint32_t from = stw_tensors_begin(p->b);
-    stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, p->tower);
+    stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, p->beside);
     embedding_grads(p);
     stw_torch_embedding_backward(p->torch, from);
     stw_torch_accumulate(p->torch, stw_tensors_begin(p->b), STW_TORCH_ROOT);

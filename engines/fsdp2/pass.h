@@ -44,7 +44,7 @@ typedef struct stw_pass {
     uint32_t stays;           /* micro batches: what backward gathered is there in the next forward,
                                * but for the first one of so many; 0: it goes */
     uint32_t reduced_once_in; /* micro batches: gradients are reduced in the last one of so many */
-    stw_extent tower;         /* what embedding and mergers of a vision tower save */
+    stw_extent beside;        /* what is saved, and not by blocks */
     stw_torch *torch;         /* what torch's allocator sees */
     struct {
         stw_extent root, output;
