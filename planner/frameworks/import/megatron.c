@@ -276,6 +276,8 @@ static void set_kind(stw_reading *r) {
         stw_reading_refuse(r, "optimizer",
                            "use adam, or another optimizer of `stowage keys "
                            "optimizer.kind`");
+    else if (stw_reading_is_set(r, "optimizer-cpu-offload"))
+        stw_reading_refuse(r, "optimizer-cpu-offload", "use it with adam alone");
     else
         stw_reading_set(r, key, name);
 }
