@@ -123,8 +123,7 @@ static bool embedding_is_frozen(const stw_decoder *d) {
     return d->job->run->trainable.lora_rank > 0;
 }
 
-/* Every pair of tokens of a sequence (transformers, masking_utils.py, sliding_window_causal_mask).
- */
+/* Every pair of tokens (transformers, masking_utils.py, sliding_window_causal_mask). */
 uint64_t stw_decoder_mask_bytes(const stw_job *job) {
     uint64_t most = 0;
     for (uint32_t g = 0; g < job->model->n_groups; g++)
