@@ -69,6 +69,15 @@ class Stowage(Nothing):
         return dict(ring_gpu=sum(i.gpu_bytes for i in info), state_host=sum(i.host_bytes for i in info))
 
 
+def page_locked(torch, n):
+    """Zeros. torch's own page-locked tensors round up to a power of two: 132 GiB for Qwen3-8B's 92."""
+    tensor = torch.zeros(n)
+    code = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), 4 * n, 0)
+    if int(code) != 0:
+        raise RuntimeError(f"cudaHostRegister of {4 * n} bytes: {code}")
+    return tensor
+
+
 class Layers(Nothing):
     """Master and moments lie page-locked on the host, one run for each layer; a layer's are fetched
     while the layer before is updated, and go back while the next one is."""
@@ -83,9 +92,9 @@ class Layers(Nothing):
         self.host = []
         for group in self.groups:
             n = sum(p.numel() for p in group)
-            state = [torch.zeros(n, pin_memory=True) for _ in range(2)]
+            state = [page_locked(torch, n) for _ in range(2)]
             if self.master:
-                master = torch.empty(n, pin_memory=True)
+                master = page_locked(torch, n)
                 master.copy_(torch.cat([p.detach().flatten() for p in group]))
                 state.append(master)
             self.host.append(state)

@@ -22,32 +22,37 @@
 #include <xxhash.h>
 
 #define BLOCK STW_PLAIN_BLOCK_BYTES
-/* While the last requests of one bucket are on their way, the disk has those of the next one. */
-#define WRITERS 2u
+/* A bucket is filled and written part by part, and all parts but one may be on their way: the disk
+ * has requests while a part is filled. Measured in bench/results/2026-11-29-last. */
+#define PARTS 4u
+#define WRITERS 7u
+#define NO_FILE UINT32_MAX
 
-/* Bytes of a file, somewhere in a bucket's memory. */
+/* Bytes of a file, somewhere in a part's memory. */
 typedef struct piece {
     uint32_t file;
     uint64_t offset, bytes, at;
 } piece;
 
-typedef struct bucket {
-    unsigned char *memory;
+/* Of a bucket. */
+typedef struct part {
+    unsigned char *memory; /* of the bucket */
     uint64_t used;
     uint32_t n;
-    uint32_t marked; /* of the marker: the bucket of its first piece; each file has one */
     size_t room;
     piece *pieces;
     bool full, taken; /* taken: a writer has it */
-} bucket;
+} part;
 
 struct stw_saver {
     stw_saver_options options;
     stw_save_head head; /* of the save */
     stw_plain_io *io;
-    uint32_t n_buckets;
-    bucket *buckets;   /* [n_buckets]; they take turns */
-    stw_plain **files; /* [n_files] opened by writers, under `opening` */
+    uint32_t n_buckets, n_parts; /* n_parts: of all buckets */
+    uint64_t part_bytes;
+    unsigned char **memories; /* [n_buckets] */
+    part *parts;              /* [n_parts]; they take turns */
+    stw_plain **files;        /* [n_files] opened by writers, under `opening` */
     pthread_mutex_t opening;
     /* of a save */
     bool begun, reading; /* reading: there is a reader */
@@ -60,13 +65,15 @@ struct stw_saver {
     uint32_t n_texts;
     uint32_t next; /* item, and bytes of it, that are read next */
     uint64_t done;
-    uint32_t filling; /* which bucket is filled next */
+    uint32_t filling;   /* which part is filled next */
+    XXH3_state_t *hash; /* of the marker's last bucket, until all of its bytes are filled in */
+    uint32_t hashed;    /* its file */
     double start_s;
-    pthread_mutex_t mutex; /* of what follows, of bucket.full and bucket.taken */
+    pthread_mutex_t mutex; /* of what follows, of part.full and part.taken */
     pthread_cond_t change;
     double waited_s, waiting_since_s; /* steps; since the first of those that wait now */
     uint32_t waiting;                 /* calls of stw_saver_wait */
-    uint32_t writing;                 /* which bucket is written next */
+    uint32_t writing;                 /* which part is written next */
     uint32_t at_work;                 /* writers that have not ended */
     uint32_t turn;                    /* of the item that is read next; UINT32_MAX: none is left */
     bool read, finished;              /* all items are; and written, or given up */
@@ -98,9 +105,9 @@ static bool has_failed(stw_saver *s) {
     return failed;
 }
 
-/* ---- filling buckets ---- */
+/* ---- filling ---- */
 
-static stw_status add_piece(bucket *b, const piece *p, stw_error *err) {
+static stw_status add_piece(part *b, const piece *p, stw_error *err) {
     if (b->n == b->room) {
         const size_t room = b->room * 2 + 64;
         piece *grown = realloc(b->pieces, room * sizeof *grown);
@@ -112,34 +119,54 @@ static stw_status add_piece(bucket *b, const piece *p, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-static piece *last_piece(const bucket *b) { return b->n > 0 ? &b->pieces[b->n - 1] : NULL; }
+static piece *last_piece(const part *b) { return b->n > 0 ? &b->pieces[b->n - 1] : NULL; }
 
 /* Does a byte of a file follow the last one? */
 static bool follows(const piece *last, uint32_t file, uint64_t offset) {
     return last != NULL && last->file == file && last->offset + last->bytes == offset;
 }
 
-/* Where in the bucket a byte of a file goes: as it lies in the file, modulo a block. */
-static uint64_t place_of(const bucket *b, uint32_t file, uint64_t offset) {
+/* Where in the part a byte of a file goes: as it lies in the file, modulo a block. */
+static uint64_t place_of(const part *b, uint32_t file, uint64_t offset) {
     if (follows(last_piece(b), file, offset)) return b->used;
     const uint64_t at = b->used / BLOCK * BLOCK + offset % BLOCK;
     return at >= b->used ? at : at + BLOCK;
 }
 
-/* As much of the next item as the bucket has room for. *full: it has none. */
-static stw_status fill_item(stw_saver *s, bucket *b, bool *full, stw_error *err) {
+static void end_hash(stw_saver *s) {
+    if (s->hashed != NO_FILE)
+        s->marker.buckets[s->marker.n_buckets - 1].hash = XXH3_64bits_digest(s->hash);
+    s->hashed = NO_FILE;
+}
+
+/* These bytes of an item are in memory. The marker has a bucket for each file of a bucket. */
+static stw_status mark_item(stw_saver *s, const stw_save_item *item, const void *data,
+                            uint64_t bytes, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    if (s->hashed != item->file) {
+        end_hash(s);
+        STW_TRY(stw_marker_begin(&s->marker, s->options.saved->files[item->file].name, err));
+        XXH3_64bits_reset(s->hash);
+        s->hashed = item->file;
+    }
+    STW_TRY(stw_marker_add(&s->marker, item->offset + s->done, bytes, err));
+    XXH3_64bits_update(s->hash, data, bytes);
+out:
+    return status;
+}
+
+/* As much of the next item as the part has room for. *full: it has none. */
+static stw_status fill_item(stw_saver *s, part *b, bool *full, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_save_item *item = &s->head.items[s->next];
-    const uint64_t offset = item->offset + s->done, room = s->options.bucket_bytes;
+    const uint64_t offset = item->offset + s->done, room = s->part_bytes;
     const uint64_t at = place_of(b, item->file, offset);
     *full = at >= room;
     if (*full) return status;
     const uint64_t bytes = stw_min_u64(item->bytes - s->done, room - at);
     piece *last = last_piece(b);
     STW_TRY(s->head.read(s->head.state, item, s->done, b->memory + at, bytes, err));
-    if (last == NULL || last->file != item->file)
-        STW_TRY(stw_marker_begin(&s->marker, s->options.saved->files[item->file].name, err));
-    STW_TRY(stw_marker_add(&s->marker, offset, bytes, err));
+    STW_TRY(mark_item(s, item, b->memory + at, bytes, err));
     if (follows(last, item->file, offset))
         last->bytes += bytes;
     else
@@ -155,53 +182,36 @@ out:
     return status;
 }
 
-/* Of the pieces of one file from *first on, which it moves behind them. */
-static uint64_t hash_of(const bucket *b, uint32_t *first, XXH3_state_t *state) {
-    const uint32_t file = b->pieces[*first].file;
-    XXH3_64bits_reset(state);
-    for (; *first < b->n && b->pieces[*first].file == file; ++*first)
-        XXH3_64bits_update(state, b->memory + b->pieces[*first].at, b->pieces[*first].bytes);
-    return XXH3_64bits_digest(state);
-}
-
-static void mark_hashes(stw_saver *s, const bucket *b, XXH3_state_t *state) {
-    for (uint32_t i = 0, marked = b->marked; i < b->n; marked++)
-        s->marker.buckets[marked].hash = hash_of(b, &i, state);
-}
-
-/* The next bucket, once it is empty; NULL where the save has failed. */
-static bucket *take_empty(stw_saver *s) {
-    bucket *b = &s->buckets[s->filling];
+/* The next part, once it is empty; NULL where the save has failed. */
+static part *take_empty(stw_saver *s) {
+    part *b = &s->parts[s->filling];
     pthread_mutex_lock(&s->mutex);
     while (b->full && s->status == STW_STATUS_OK) pthread_cond_wait(&s->change, &s->mutex);
     const bool failed = s->status != STW_STATUS_OK;
     pthread_mutex_unlock(&s->mutex);
     if (failed) return NULL;
-    s->filling = (s->filling + 1) % s->n_buckets;
+    if (s->filling % (s->n_parts / s->n_buckets) == 0) end_hash(s); /* a bucket begins */
+    s->filling = (s->filling + 1) % s->n_parts;
     b->n = 0;
     b->used = 0;
-    b->marked = s->marker.n_buckets;
     return b;
 }
 
 /* Items up to `end`. */
 static stw_status fill_until(stw_saver *s, uint32_t end, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    bucket *b;
-    XXH3_state_t *state = XXH3_createState();
-    if (state == NULL) return no_memory(err);
+    part *b;
     while (s->next < end && (b = take_empty(s)) != NULL) {
         bool full = false;
         while (s->next < end && !full) STW_TRY(fill_item(s, b, &full, err));
-        mark_hashes(s, b, state);
         pthread_mutex_lock(&s->mutex);
         b->full = true;
         s->turn = s->next < s->head.n_items ? s->head.items[s->next].turn : UINT32_MAX;
         pthread_cond_broadcast(&s->change);
         pthread_mutex_unlock(&s->mutex);
     }
+    end_hash(s);
 out:
-    XXH3_freeState(state);
     return status;
 }
 
@@ -242,7 +252,7 @@ out:
     return status;
 }
 
-static stw_status write_bucket(stw_saver *s, const bucket *b, stw_error *err) {
+static stw_status write_part(stw_saver *s, const part *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plain *file = NULL;
     for (uint32_t i = 0; i < b->n; i++) {
@@ -254,36 +264,36 @@ out:
     return status;
 }
 
-static uint64_t bytes_of(const bucket *b) {
+static uint64_t bytes_of(const part *b) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < b->n; i++) bytes += b->pieces[i].bytes;
     return bytes;
 }
 
-/* Is there a bucket to write? They are filled in turn: behind one that is not, none is. */
+/* Is there a part to write? They are filled in turn: behind one that is not, none is. */
 static bool has_full(const stw_saver *s) {
-    const bucket *b = &s->buckets[s->writing];
+    const part *b = &s->parts[s->writing];
     return b->full && !b->taken;
 }
 
-/* The next full bucket; NULL where none comes any more. */
-static bucket *take_full(stw_saver *s) {
-    bucket *b = NULL;
+/* The next full part; NULL where none comes any more. */
+static part *take_full(stw_saver *s) {
+    part *b = NULL;
     pthread_mutex_lock(&s->mutex);
     while (!has_full(s) && !s->read && s->status == STW_STATUS_OK)
         pthread_cond_wait(&s->change, &s->mutex);
     if (has_full(s) && s->status == STW_STATUS_OK) {
-        b = &s->buckets[s->writing];
+        b = &s->parts[s->writing];
         b->taken = true;
-        s->writing = (s->writing + 1) % s->n_buckets;
+        s->writing = (s->writing + 1) % s->n_parts;
     }
     pthread_mutex_unlock(&s->mutex);
     return b;
 }
 
-static stw_status write_buckets(stw_saver *s, stw_error *err) {
-    for (bucket *b = take_full(s); b != NULL; b = take_full(s)) {
-        const stw_status status = write_bucket(s, b, err);
+static stw_status write_parts(stw_saver *s, stw_error *err) {
+    for (part *b = take_full(s); b != NULL; b = take_full(s)) {
+        const stw_status status = write_part(s, b, err);
         if (status != STW_STATUS_OK) return status;
         pthread_mutex_lock(&s->mutex);
         s->result.bytes += bytes_of(b);
@@ -399,7 +409,7 @@ static void *write_all(void *state) {
     stw_saver *s = state;
     (void)stw_locale_enter();
     stw_error error = STW_ERROR_INIT;
-    fail(s, write_buckets(s, &error), &error);
+    fail(s, write_parts(s, &error), &error);
     pthread_mutex_lock(&s->mutex);
     const bool last = --s->at_work == 0;
     pthread_mutex_unlock(&s->mutex);
@@ -435,10 +445,11 @@ static stw_status prepare(stw_saver *s, const stw_save_head *head, stw_error *er
     s->next = 0;
     s->done = 0;
     s->filling = 0;
+    s->hashed = NO_FILE;
     s->waited_s = 0;
     s->writing = s->at_work = s->n_writers = 0;
     s->read = s->finished = s->marked = false;
-    for (uint32_t b = 0; b < s->n_buckets; b++) s->buckets[b].full = s->buckets[b].taken = false;
+    for (uint32_t b = 0; b < s->n_parts; b++) s->parts[b].full = s->parts[b].taken = false;
     s->result = (stw_saver_result){.step = head->step};
     s->start_s = stw_process_now_s();
     s->partial = (stw_partial){.folder = s->head.folder,
@@ -551,6 +562,19 @@ stw_status stw_saver_finish(stw_saver *s, stw_saver_result *out, stw_error *err)
     return s->status;
 }
 
+/* Buckets into parts of whole blocks. */
+static stw_status cut(stw_saver *s, stw_error *err) {
+    const uint64_t blocks = s->options.bucket_bytes / BLOCK;
+    const uint32_t of_bucket = (uint32_t)stw_min_u64(PARTS, blocks);
+    s->n_parts = of_bucket * s->n_buckets;
+    s->part_bytes = blocks / of_bucket * BLOCK;
+    s->parts = calloc(s->n_parts, sizeof *s->parts);
+    if (s->parts == NULL) return no_memory(err);
+    for (uint32_t p = 0; p < s->n_parts; p++)
+        s->parts[p].memory = s->memories[p / of_bucket] + p % of_bucket * s->part_bytes;
+    return STW_STATUS_OK;
+}
+
 stw_status stw_saver_new(const stw_saver_options *options, stw_saver **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_saver *s = calloc(1, sizeof *s);
@@ -564,14 +588,16 @@ stw_status stw_saver_new(const stw_saver_options *options, stw_saver **out, stw_
     s->turn = UINT32_MAX;
     s->files = calloc((size_t)options->saved->n_files + 1, sizeof *s->files);
     s->n_buckets = stw_save_buckets(s->options.bucket_bytes, options->copies_bytes);
-    s->buckets = calloc(s->n_buckets, sizeof *s->buckets);
-    if (s->files == NULL || s->buckets == NULL) STW_TRY(no_memory(err));
+    s->memories = calloc(s->n_buckets, sizeof *s->memories);
+    s->hash = XXH3_createState();
+    if (s->files == NULL || s->memories == NULL || s->hash == NULL) STW_TRY(no_memory(err));
     for (uint32_t b = 0; b < s->n_buckets; b++) {
         void *memory = NULL;
         if (posix_memalign(&memory, BLOCK, (size_t)s->options.bucket_bytes) != 0)
             STW_TRY(no_memory(err));
-        s->buckets[b].memory = memory;
+        s->memories[b] = memory;
     }
+    STW_TRY(cut(s, err));
     STW_TRY(stw_plain_io_open(&s->io, err));
     *out = s;
     s = NULL;
@@ -584,17 +610,17 @@ uint32_t stw_saver_buckets(const stw_saver *s) { return s->n_buckets; }
 
 void *stw_saver_bucket(const stw_saver *s, uint32_t number, uint64_t *bytes) {
     *bytes = s->options.bucket_bytes;
-    return s->buckets[number].memory;
+    return s->memories[number];
 }
 
 void stw_saver_free(stw_saver *s) {
     if (s == NULL) return;
     join(s);
-    for (uint32_t b = 0; s->buckets != NULL && b < s->n_buckets; b++) {
-        free(s->buckets[b].memory);
-        free(s->buckets[b].pieces);
-    }
-    free(s->buckets);
+    for (uint32_t b = 0; s->memories != NULL && b < s->n_buckets; b++) free(s->memories[b]);
+    for (uint32_t p = 0; s->parts != NULL && p < s->n_parts; p++) free(s->parts[p].pieces);
+    free(s->memories);
+    free(s->parts);
+    XXH3_freeState(s->hash);
     free(s->files);
     stw_plain_io_close(s->io);
     stw_pool_free(s->pool);

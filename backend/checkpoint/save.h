@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank's part of saves, behind whatever the rank does meanwhile. Its bytes pass through
- * buckets: one is filled from where the state lies and hashed, while the one before is written.
- * Further buckets (checkpoint.copies) let the reader get ahead of the disk by as much. Bytes that
- * may not wait (state on the GPU) are read before stw_saver_begin returns; the others by a thread,
- * in the order in which the next step will change them, and a step asks before it does. No call
- * waits for another rank. */
+ * buckets, part by part: one is filled from where the state lies and hashed, while the one before
+ * is written. Further buckets (checkpoint.copies) let the reader get ahead of the disk by as much.
+ * Bytes that may not wait (state on the GPU) are read before stw_saver_begin returns; the others by
+ * a thread, in the order in which the next step will change them, and a step asks before it does.
+ * No call waits for another rank. */
 #ifndef STW_BACKEND_CHECKPOINT_SAVE_H
 #define STW_BACKEND_CHECKPOINT_SAVE_H
 
