@@ -7,6 +7,7 @@
 #include "blocks/optimizer.h"
 #include "core/checked.h"
 #include "engines/megatron/megatron.h"
+#include "engines/megatron/state_tensors.h"
 #include "plan/program/tensors.h"
 
 /* Kinds of matrices of a model that are told apart: any more are counted as the last one. */
@@ -161,7 +162,7 @@ static void compute(stw_builder *b, const kinds *k, const struct stw_update_step
         (void)stw_append(b, op);
 }
 
-void stw_megatron_update_matrices(stw_builder *b, const stw_megatron_state *s) {
+void stw_megatron_update_matrices(stw_builder *b, const stw_megatron_state *s, bool first) {
     const stw_job *job = b->job;
     const struct stw_update_step *steps = stw_optimizer_of(job->run)->matrices.steps;
     replay none = {NULL, steps, STW_NO_TENSOR, UINT32_MAX}, tensors = none;
@@ -186,5 +187,9 @@ void stw_megatron_update_matrices(stw_builder *b, const stw_megatron_state *s) {
     stw_tensors_instead(b, from);
     tensors.b = b;
     *k = (kinds){.n = 0};
-    for (int e = 0; e < 2; e++) look_at(k, job, &s->shard, e == 1, &tensors);
+    for (int e = 0; e < 2; e++) {
+        if (first) stw_megatron_moments_of(b, s, true, e == 1);
+        look_at(k, job, &s->shard, e == 1, &tensors);
+    }
+    if (first) stw_megatron_moments_of(b, s, false, false);
 }

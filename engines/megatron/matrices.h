@@ -6,7 +6,7 @@
 #include "engines/megatron/state.h"
 
 /** Append the updates of all matrices: temporaries, work and collectives. Nothing without such an
- * optimizer. */
-void stw_megatron_update_matrices(stw_builder *b, const stw_megatron_state *state);
+ * optimizer. @param first the step that makes the moments, whose tensors are taken here */
+void stw_megatron_update_matrices(stw_builder *b, const stw_megatron_state *state, bool first);
 
 #endif

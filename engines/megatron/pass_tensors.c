@@ -34,6 +34,7 @@ typedef struct schedule {
     stw_calls tail;
     stw_kept tail_kept;
     uint32_t head, head_grad;
+    bool worked; /* a product of the backward has run */
 } schedule;
 
 /* ---- what is known ---- */
@@ -141,9 +142,30 @@ static uint32_t forward(schedule *s, uint32_t pass, uint32_t in) {
 
 /* ---- loss ---- */
 
+/* cuBLAS has a workspace for each thread that calls it: that of the backward is taken by its first
+ * product. */
+static void take_workspace(schedule *s) {
+    if (!s->worked)
+        stw_tensor_take_as(s->b, s->state->lasting + WORKSPACE, 0,
+                           stw_megatron_work_areas(s->job, &s->state->params));
+    s->worked = true;
+}
+
+static void enter_tail(void *owner, const stw_trace *trace, uint32_t call, bool backward) {
+    schedule *s = owner;
+    (void)trace;
+    if (backward && call == s->head) take_workspace(s);
+}
+
+static void leave_tail(void *owner, const stw_trace *trace, uint32_t call, bool backward) {
+    (void)owner, (void)trace, (void)call, (void)backward;
+}
+
 /* @return the gradient of the last layer's output */
 static uint32_t loss(schedule *s, uint32_t hidden) {
-    stw_trace trace = {.b = s->b, .job = s->job, .calls = &s->tail, .kept = &s->tail_kept};
+    const stw_trace_hooks hooks = {.owner = s, .enter = enter_tail, .leave = leave_tail};
+    stw_trace trace = {
+        .b = s->b, .job = s->job, .calls = &s->tail, .kept = &s->tail_kept, .hooks = &hooks};
     s->tail_kept.values[STW_VALUE_INPUT] = hidden;
     const uint32_t grad = stw_trace_forward(&trace, STW_TRACE_KEEP);
     const uint32_t back = stw_trace_backward(&trace, grad, false);
@@ -170,6 +192,7 @@ static void run_again(schedule *s, uint32_t pass, uint32_t layer) {
 
 static uint32_t backward(schedule *s, uint32_t pass, uint32_t grad) {
     bool again = false; /* the segment's layers have run */
+    take_workspace(s);
     for (uint32_t i = s->n; i-- > 0;) {
         stw_trace trace = trace_of(s, pass, i);
         if (s->layers[i].recompute && !again) run_again(s, pass, i);
@@ -250,7 +273,5 @@ void stw_megatron_pass_tensors(stw_builder *b, const stw_megatron_state *state, 
     if (!state->traced || b->status != STW_STATUS_OK || !begin(&s)) return;
     stw_tensors_instead(b, first_op);
     stw_tensor_take_as(b, state->lasting + BUFFER, 0, stw_megatron_buffer_bytes(b->job));
-    stw_tensor_take_as(b, state->lasting + WORKSPACE, 0,
-                       stw_megatron_work_areas(b->job, &state->params));
     run(&s);
 }

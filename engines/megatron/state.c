@@ -470,7 +470,7 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
     clip(b, s);
     stw_free(b, STW_COMPONENT_STAGE, gpu, scaled);
     if (first) make_moments(b, s);
-    stw_megatron_update_matrices(b, s);
+    stw_megatron_update_matrices(b, s, first);
     const uint64_t resident = s->share - stw_min_u64(s->offloaded, s->share) - s->matrices;
     bool foreach = job->run->optimizer.implementation == STW_OPTIMIZER_FOREACH;
     stw_extent roots = stw_alloc(b, STW_COMPONENT_STAGE, gpu, foreach ? stw_times(4, resident) : 0);

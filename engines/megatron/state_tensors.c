@@ -3,6 +3,7 @@
 
 #include "blocks/optimizer.h"
 #include "core/checked.h"
+#include "engines/megatron/layer_wise.h"
 #include "engines/megatron/megatron.h"
 #include "plan/program/tensors.h"
 
@@ -17,12 +18,19 @@ static bool are_known(const stw_builder *b, const stw_megatron_state *s) {
            (!(fraction > 0) || !(fraction < 1));
 }
 
+/* Does an optimizer map parameters into its buffers? One of matrices that has whole ones does not.
+ */
+static bool maps_params(const stw_job *job) {
+    return stw_megatron_settings_of(job->run).distributed_optimizer &&
+           (!stw_optimizer_divides(job->run) || stw_megatron_deals(job));
+}
+
 /* The buffers of a model chunk, dense parameters' or experts'. Parameters that the distributed
  * optimizer maps into one go one after the other, from the last one on
  * (distributed/param_and_grad_buffer.py, _ParamAndGradBuffer). */
 static void make_buffers(stw_builder *b, const stw_megatron_state *s, uint32_t chunk, bool expert,
                          uint32_t params) {
-    const bool maps = stw_megatron_settings_of(b->job->run).distributed_optimizer;
+    const bool maps = maps_params(b->job);
     const uint64_t n = stw_megatron_part_of_chunk(&s->params, chunk, expert);
     if (maps) (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_PARAMS)));
     (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_GRADS)));
@@ -31,16 +39,19 @@ static void make_buffers(stw_builder *b, const stw_megatron_state *s, uint32_t c
             stw_tensor_drop(b, params + i);
 }
 
-/* optimizer/distrib_optimizer.py, _build_model_and_main_param_groups: clone().float() */
+/* optimizer/distrib_optimizer.py, _build_model_and_main_param_groups: clone().float(), from the
+ * last parameter on; optimizer.py, Float16OptimizerWithFloat16Params: from the first one on. */
 static void make_main_params(stw_builder *b, const stw_megatron_state *s, uint32_t turn) {
     const bool stays =
         !stw_megatron_offloads(b->job) || !stw_megatron_settings_of(b->job->run).precision_aware;
     const uint64_t p = element(b, STW_COMPONENT_PARAMS);
     const uint64_t main = stays ? element(b, STW_COMPONENT_MASTER) : 0;
-    for (uint32_t i = 0; i < s->shard.n && main > 0; i++) {
-        if (stw_megatron_turn(b->job, &s->shard.list[i]) != turn) continue;
-        const uint32_t clone = stw_tensor_take(b, 0, stw_times(s->shard.list[i].numel, p));
-        (void)stw_tensor_take(b, 0, stw_times(s->shard.list[i].numel, main));
+    for (uint32_t n = 0; n < s->shard.n && main > 0; n++) {
+        const stw_megatron_param *param =
+            &s->shard.list[maps_params(b->job) ? n : s->shard.n - 1 - n];
+        if (stw_megatron_turn(b->job, param) != turn) continue;
+        const uint32_t clone = stw_tensor_take(b, 0, stw_times(param->numel, p));
+        (void)stw_tensor_take(b, 0, stw_times(param->numel, main));
         stw_tensor_drop(b, clone);
     }
 }
@@ -72,13 +83,23 @@ void stw_megatron_load_tensors(stw_builder *b, const stw_megatron_state *s, uint
         stw_tensor_drop(b, copies + i);
 }
 
+static void take_moments(stw_builder *b, const stw_megatron_param *p) {
+    (void)stw_tensor_take(b, 0, stw_times(p->numel, element(b, STW_COMPONENT_EXP_AVG)));
+    if (stw_optimizer_keeps(b->job->run, p->matrix, STW_COMPONENT_EXP_AVG_SQ))
+        (void)stw_tensor_take(b, 0, stw_times(p->numel, element(b, STW_COMPONENT_EXP_AVG_SQ)));
+}
+
 void stw_megatron_moment_tensors(stw_builder *b, const stw_megatron_state *s, uint32_t first_op) {
     if (!are_known(b, s)) return;
     stw_tensors_instead(b, first_op);
-    for (uint32_t i = 0; i < s->shard.n; i++) {
-        const uint64_t n = s->shard.list[i].numel;
-        (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_EXP_AVG)));
-        if (stw_optimizer_keeps(b->job->run, s->shard.list[i].matrix, STW_COMPONENT_EXP_AVG_SQ))
-            (void)stw_tensor_take(b, 0, stw_times(n, element(b, STW_COMPONENT_EXP_AVG_SQ)));
+    for (uint32_t i = 0; i < s->shard.n && s->matrices == 0; i++)
+        take_moments(b, &s->shard.list[i]);
+}
+
+void stw_megatron_moments_of(stw_builder *b, const stw_megatron_state *s, bool matrix,
+                             bool expert) {
+    for (uint32_t i = s->shard.n; are_known(b, s) && i-- > 0;) {
+        const stw_megatron_param *p = &s->shard.list[i];
+        if (p->matrix == matrix && (!matrix || p->expert == expert)) take_moments(b, p);
     }
 }

@@ -11,7 +11,10 @@
 
 /** Model, buffers, main parameters. */
 void stw_megatron_load_tensors(stw_builder *b, const stw_megatron_state *s, uint32_t first_op);
-/** Moments, parameter by parameter. */
+/** Moments, parameter by parameter; with optimizers of matrices none, see below. */
 void stw_megatron_moment_tensors(stw_builder *b, const stw_megatron_state *s, uint32_t first_op);
+/** Moments of one of several optimizers, which makes them when its first step begins: dense
+ * matrices or those of experts, or all that is no matrix. From the first module on. */
+void stw_megatron_moments_of(stw_builder *b, const stw_megatron_state *s, bool matrix, bool expert);
 
 #endif
