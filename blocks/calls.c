@@ -16,6 +16,7 @@
 
 #include <string.h>
 
+#include "blocks/tower.h"
 #include "core/checked.h"
 #include "plan/job/images.h"
 
@@ -86,96 +87,6 @@ static bool trains_any(const adding *a, bool attention) {
         if (is && is_trained(a, t)) return true;
     }
     return false;
-}
-
-/* ---- making a list ---- */
-
-void stw_calls_begin(stw_calls *out, const stw_function *table, uint64_t input_bytes) {
-    out->table = table;
-    out->n = out->stop = out->n_ended = out->n_bytes = 0;
-    out->n_values = STW_VALUE_INPUT + 1;
-    out->bytes[out->n_bytes++] = input_bytes;
-    out->values[STW_VALUE_INPUT] = (stw_value){.part = STW_PART_NORMS, .ends = STW_NO_VALUE};
-}
-
-stw_call *stw_calls_add(stw_calls *out, uint8_t function, uint8_t in, int n, int size,
-                        uint64_t **bytes) {
-    stw_call *c = &out->list[out->n++];
-    *c = (stw_call){.function = function,
-                    .in = {in, STW_NO_VALUE, STW_NO_VALUE},
-                    .out = out->n_values++,
-                    .sizes = out->n_bytes,
-                    .weight = {STW_NO_WEIGHT, STW_NO_WEIGHT, STW_NO_WEIGHT}};
-    out->values[c->out] =
-        (stw_value){.size = (uint8_t)(c->sizes + size), .part = c->part, .ends = STW_NO_VALUE};
-    *bytes = &out->bytes[out->n_bytes];
-    memset(*bytes, 0, (size_t)n * sizeof **bytes);
-    out->n_bytes = (uint8_t)(out->n_bytes + n);
-    return c;
-}
-
-void stw_calls_end_value(stw_calls *out, uint8_t value) {
-    if (out->values[value].ends == STW_NO_VALUE) out->ended[out->n_ended++] = value;
-    out->values[value].ends = (uint8_t)(out->n - 1);
-}
-
-static void count_reads(stw_calls *out, const stw_call *c) {
-    if ((c->conditions & STW_IF_IDLE) != 0) return;
-    for (int k = 0; k < STW_MOST_INPUTS; k++)
-        if ((stw_function_of(out, c)->reads >> k & 1u) != 0 && (c->conditions & STW_IF_UNREAD) == 0)
-            out->values[c->in[k]].reads++;
-    if (stw_function_of(out, c)->reads_out) out->values[c->out].reads++;
-}
-
-static bool may_stop(const stw_calls *calls, const stw_call *c) {
-    const stw_call_step *s = stw_function_of(calls, c)->forward;
-    while (s->act != STW_STEP_END && s->act != STW_STEP_STOP) s++;
-    return s->act == STW_STEP_STOP;
-}
-
-void stw_calls_finish(stw_calls *out, bool constant) {
-    out->values[STW_VALUE_INPUT].constant = constant;
-    for (uint8_t i = 0; i < out->n; i++) {
-        stw_call *c = &out->list[i];
-        const stw_function *function = stw_function_of(out, c);
-        bool all = true;
-        for (int k = 0; k < STW_MOST_INPUTS; k++)
-            if (c->in[k] != STW_NO_VALUE) all = all && out->values[c->in[k]].constant;
-        if (all) c->conditions |= STW_IF_CONSTANT;
-        if (all && (c->conditions & STW_IF_TRAINED) == 0 && !function->adapts)
-            c->conditions |= STW_IF_IDLE;
-        out->values[c->out].constant = (c->conditions & STW_IF_IDLE) != 0;
-        if (may_stop(out, c)) out->stop = i;
-        count_reads(out, c);
-    }
-}
-
-void stw_calls_checkpoint(stw_calls *out, stw_part part) {
-    stw_call_region r = {.first = out->n};
-    for (uint8_t i = 0; i < out->n; i++) {
-        if (out->list[i].part != part) continue;
-        if (r.first == out->n) r.first = i;
-        if (may_stop(out, &out->list[i])) r.stop = i;
-        r.last = i;
-    }
-    if (r.first < out->n) out->regions[out->n_regions++] = r;
-}
-
-static uint64_t columns(const stw_attention_shape *s, uint64_t heads, uint64_t dim) {
-    return stw_times(stw_times(s->rows, s->element_bytes), stw_times(heads, dim));
-}
-
-void stw_calls_attention_bytes(const stw_attention_shape *s, uint64_t *bytes) {
-    const uint64_t row = stw_times(stw_times(s->rows, 4), s->q_heads);
-    bytes[STW_ATTENTION_Q] = columns(s, s->q_heads, s->qk_dim);
-    bytes[STW_ATTENTION_K] = columns(s, s->kv_heads, s->qk_dim);
-    bytes[STW_ATTENTION_V] = columns(s, s->kv_heads, s->v_dim);
-    bytes[STW_ATTENTION_OUT] = columns(s, s->q_heads, s->v_dim);
-    bytes[STW_ATTENTION_ROW] = row;
-    bytes[STW_ATTENTION_WORK] = stw_plus(row, stw_times(row, s->qk_dim));
-    if (s->kv_heads != s->q_heads)
-        bytes[STW_ATTENTION_WORK] =
-            STW_SUM(bytes[STW_ATTENTION_WORK], bytes[STW_ATTENTION_Q], bytes[STW_ATTENTION_OUT]);
 }
 
 /* ---- calls ---- */
@@ -378,8 +289,8 @@ static uint8_t kernel(adding *a, const uint8_t in[3], uint64_t q_heads, uint64_t
         a->bytes[STW_ATTENTION_BIAS] = mask;
         a->bytes[STW_ATTENTION_ALL_K] = kv_heads < q_heads ? a->bytes[STW_ATTENTION_K] : 0;
         a->bytes[STW_ATTENTION_ALL_V] = kv_heads < q_heads ? a->bytes[STW_ATTENTION_V] : 0;
-        a->bytes[STW_ATTENTION_K] = columns(&shape, kv_heads, f->qk_dim);
-        a->bytes[STW_ATTENTION_V] = columns(&shape, kv_heads, f->v_dim);
+        a->bytes[STW_ATTENTION_K] = column(a, stw_times(kv_heads, f->qk_dim));
+        a->bytes[STW_ATTENTION_V] = column(a, stw_times(kv_heads, f->v_dim));
         return c->out;
     }
     stw_calls_attention_bytes(&shape, a->bytes);
@@ -494,6 +405,10 @@ static adding begin(const stw_job *job, uint32_t block, stw_calls *out) {
 }
 
 void stw_calls_of_block(const stw_job *job, uint32_t block, bool constant, stw_calls *out) {
+    if (stw_tower_has_block(job, job->model->blocks[block].group)) {
+        stw_tower_calls_of_block(job, block, constant, out);
+        return;
+    }
     adding a = begin(job, block, out);
     const uint64_t dense = stw_plus(a.facts->ffn / a.tp, a.facts->shared_ffn);
     const uint64_t input = out->bytes[0];
@@ -569,11 +484,13 @@ uint32_t stw_call_uses(const stw_job *job, uint32_t block, const stw_call *call,
     return n;
 }
 
-enum { ATTENTION, MLP, NORMS, N_REGISTERED };
+enum { FIRST_NORMS, ATTENTION, MLP, NORMS, N_REGISTERED };
 
-static int registered_with(const stw_tensor *tensor) {
+/* A vision tower's norms come first. */
+static int registered_with(const stw_model *model, const stw_tensor *tensor) {
+    const bool sees = model->groups[model->blocks[tensor->block].group].facts.vision;
     if (stw_module_is_attention(tensor->use.module)) return ATTENTION;
-    return tensor->use.weight == STW_WEIGHT_NORM ? NORMS : MLP;
+    return tensor->use.weight != STW_WEIGHT_NORM ? MLP : sees ? FIRST_NORMS : NORMS;
 }
 
 /* Is `adapter` a tensor of LoRA, of this weight? */
@@ -590,7 +507,7 @@ void stw_block_tensors(const stw_model *model, uint32_t block, uint32_t *tensors
     for (int part = 0; part < N_REGISTERED; part++)
         for (uint32_t i = blk->first_tensor; i < end; i++) {
             const stw_tensor *weight = &model->tensors[i];
-            if (registered_with(weight) != part || weight->use.adapter != STW_ADAPTER_NONE)
+            if (registered_with(model, weight) != part || weight->use.adapter != STW_ADAPTER_NONE)
                 continue;
             tensors[n++] = i;
             for (uint32_t a = i + 1; a < end; a++)
@@ -603,41 +520,12 @@ void stw_block_tensors(const stw_model *model, uint32_t block, uint32_t *tensors
 bool stw_group_is_known(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     stw_calls calls;
-    if (!f->transformer || f->vision || f->q_heads == 0 || (!f->gated && f->experts > 0))
-        return false;
+    if (f->vision) return stw_tower_has_block(job, group);
+    if (!f->transformer || f->q_heads == 0 || (!f->gated && f->experts > 0)) return false;
     stw_calls_of_group(job, group, &calls);
     for (uint32_t i = 0; i < calls.n; i++)
         if (stw_function_of(&calls, &calls.list[i])->backward == NULL) return false;
     return true;
-}
-
-/* Of one call, its output apart. */
-static uint64_t saved_by(const stw_calls *calls, const stw_call *c) {
-    const uint8_t holds = c->conditions | STW_IF_KEPT;
-    uint8_t taken[STW_MOST_SLOTS] = {0}; /* size + 1 of what is there */
-    uint64_t sum = 0;
-    if ((holds & STW_IF_IDLE) != 0) return 0;
-    for (const stw_call_step *s = stw_function_of(calls, c)->forward; s->act != STW_STEP_END; s++) {
-        if ((holds & s->with) != s->with || (holds & s->without) != 0) continue;
-        if (s->act == STW_STEP_TAKE) taken[s->slot] = (uint8_t)(s->size + 1);
-        if (s->act == STW_STEP_DROP) taken[s->slot] = 0;
-    }
-    for (int i = STW_SLOT_OUT + 1; i < STW_MOST_SLOTS; i++)
-        if (taken[i] > 0) sum = stw_plus(sum, calls->bytes[c->sizes + taken[i] - 1]);
-    return sum;
-}
-
-void stw_calls_saved(const stw_calls *calls, uint64_t bytes[STW_N_PARTS]) {
-    memset(bytes, 0, STW_N_PARTS * sizeof *bytes);
-    for (uint32_t i = 0; i < calls->n; i++) {
-        const stw_call *c = &calls->list[i];
-        bytes[c->part] = stw_plus(bytes[c->part], saved_by(calls, c));
-    }
-    for (uint32_t v = 0; v < calls->n_values; v++) {
-        const stw_value *value = &calls->values[v];
-        if (value->reads > 0)
-            bytes[value->part] = stw_plus(bytes[value->part], calls->bytes[value->size]);
-    }
 }
 
 void stw_group_saved(const stw_job *job, uint32_t group, uint64_t bytes[STW_N_PARTS]) {

@@ -66,6 +66,11 @@ static const stw_call_step wide_norm_backward[] = {
 static const stw_call_step layer_norm_forward[] = {
     TAKE(OUT, N), TAKE(MEAN, R), TAKE(ROOT, R), LEAVE(MEAN), LEAVE(ROOT), END};
 
+static const stw_call_step layer_norm_backward[] = {
+    TAKE(TO_X, N), GRAD_IF(STW_IF_TRAINED, 0), GRAD_IF(STW_IF_BIASED, 1), RELEASE_IF(AGAIN, 0, 0),
+    DROP_IF(AGAIN, MEAN), DROP_IF(AGAIN, ROOT), DROP(GRAD), RELEASE_IF(0, AGAIN, 0), DROP(MEAN),
+    DROP(ROOT), ADD(TO_X, 0), END};
+
 /* ---- products ---- */
 
 enum { ROWS = FIRST, TO_INPUT, LOW, BASE, HIGH, PART, TO_LOW };
@@ -151,6 +156,57 @@ static const stw_call_step eager_attention_forward[] = {
     TAKE(SOFTMAX, STW_EAGER_WIDE), TAKE(CAST, STW_EAGER_CAST), TAKE(OUT, STW_EAGER_OUT),
     LEAVE(ALL_HEADS), LEAVE(CAPPED), LEAVE(SOFTMAX), LEAVE(CAST), END};
 
+/* ---- attention of a vision tower ---- */
+
+/* models/qwen3_vl/modeling_qwen3_vl.py, apply_rotary_pos_emb_vision and Qwen3VLVisionAttention:
+ * queries and keys are rotated in fp32, with tables that FSDP has cast and that are cast back;
+ * values stay a part of the product, which therefore stays. SDPA runs image by image: outputs are
+ * put into one, and gradients of the parts, too. */
+enum { WIDE_Q = FIRST, WIDE_K, COS, SIN, PLAIN, MINUS, ROTATED, WITH_SIN, SUM_Q, SUM_K, NARROW_Q,
+       NARROW_K, ATTENDED, SUMS, GRAD_Q, GRAD_K, GRAD_V, PART_Q, PART_K, PART_V, ROOM, STACKED };
+enum { V = STW_VISION_WIDE, VH = STW_VISION_HALF, VT = STW_VISION_TABLE, VN = STW_VISION_NARROW };
+
+#define ROTATE(sum)                                                                                \
+    TAKE(PLAIN, V), TAKE(MINUS, VH), TAKE(ROTATED, V), DROP(MINUS), TAKE(WITH_SIN, V),             \
+    DROP(ROTATED), TAKE(sum, V), DROP(PLAIN), DROP(WITH_SIN)
+#define ROTATE_BOTH                                                                                \
+    TAKE(WIDE_Q, V), TAKE(WIDE_K, V), TAKE(COS, VT), TAKE(SIN, VT), ROTATE(SUM_Q), ROTATE(SUM_K),  \
+    TAKE(NARROW_Q, VN), DROP(SUM_Q), TAKE(NARROW_K, VN), DROP(SUM_K), DROP(WIDE_Q), DROP(WIDE_K),  \
+    LEAVE(COS), LEAVE(SIN)
+
+/* From the gradient of what is rotated; the second way's goes into the first one's. The last that
+ * reads a table drops it. */
+#define ROTATE_BACK(from, to, sines, cosines)                                                      \
+    TAKE(WITH_SIN, V), DROP(sines), TAKE(MINUS, VH), TAKE(to, V), DROP(MINUS), TAKE(ROTATED, V),   \
+    DROP(WITH_SIN), DROP(ROTATED), TAKE(PLAIN, V), DROP(from), DROP(cosines), DROP(PLAIN)
+#define ROTATE_BOTH_BACK(grad_q, grad_k, grad_v)                                                   \
+    TAKE(WIDE_K, V), DROP(grad_k), TAKE(WIDE_Q, V), DROP(grad_q),                                  \
+    ROTATE_BACK(WIDE_K, SUM_K, ROOM, ROOM), ROTATE_BACK(WIDE_Q, SUM_Q, SIN, COS),                  \
+    TAKE(PART_K, VN), DROP(SUM_K),                                                                 \
+    TAKE(PART_Q, VN), DROP(SUM_Q), TAKE(STACKED, STW_VISION_ALL), DROP(PART_Q), DROP(PART_K),      \
+    DROP(grad_v), ADD(STACKED, 0)
+
+static const stw_call_step vision_attention_forward[] = {
+    ROTATE_BOTH, TAKE(ATTENDED, VN), TAKE(SUMS, STW_VISION_ROW), TAKE(OUT, VN), LEAVE(NARROW_Q),
+    LEAVE(NARROW_K), LEAVE(SUMS), LEAVE(ATTENDED), END};
+
+static const stw_call_step vision_attention_backward[] = {
+    TAKE(GRAD_Q, VN), TAKE(GRAD_K, VN), TAKE(GRAD_V, VN), TAKE(ROOM, STW_VISION_WORK), DROP(ROOM),
+    DROP_IF(AGAIN, ATTENDED), DROP_IF(AGAIN, SUMS), RELEASE_IF(AGAIN, 0, 0),
+    DROP_IF(AGAIN, NARROW_Q), GO(GRAD, NARROW_K), DROP(NARROW_Q), RELEASE_IF(0, AGAIN, 0),
+    DROP(SUMS), DROP(ATTENDED), TAKE(PART_V, VN), DROP(GRAD_V), TAKE(PART_K, VN), DROP(GRAD_K),
+    TAKE(PART_Q, VN), DROP(GRAD_Q), ROTATE_BOTH_BACK(PART_Q, PART_K, PART_V), END};
+
+static const stw_call_step vision_flash_forward[] = {
+    ROTATE_BOTH, TAKE(OUT, VN), TAKE(SUMS, STW_VISION_ROW), LEAVE(NARROW_Q), LEAVE(NARROW_K),
+    LEAVE(SUMS), END};
+
+static const stw_call_step vision_flash_backward[] = {
+    TAKE(GRAD_Q, VN), TAKE(GRAD_K, VN), TAKE(GRAD_V, VN), TAKE(ROOM, STW_VISION_WORK), DROP(ROOM),
+    RELEASE_OUT_IF(AGAIN, 0), DROP_IF(AGAIN, SUMS), RELEASE_IF(AGAIN, 0, 0),
+    DROP_IF(AGAIN, NARROW_Q), GO(GRAD, NARROW_K), DROP(NARROW_Q), RELEASE_IF(0, AGAIN, 0),
+    DROP(SUMS), RELEASE_OUT_IF(0, AGAIN), ROTATE_BOTH_BACK(GRAD_Q, GRAD_K, GRAD_V), END};
+
 /* Of latent attention the latents, of linear attention all, in an order that is not known. */
 static const stw_call_step other_attention_forward[] = {
     TAKE(SOFTMAX, STW_ELEMENTS_OUT), LEAVE(SOFTMAX), END};
@@ -216,7 +272,7 @@ static const stw_call_step rest_attention_backward[] = {{STW_STEP_REST, 1, 0, 0,
 const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
     [STW_FUNCTION_NORM] = {norm_forward, norm_backward},
     [STW_FUNCTION_WIDE_NORM] = {wide_norm_forward, wide_norm_backward},
-    [STW_FUNCTION_LAYER_NORM] = {layer_norm_forward, NULL, .reads = 1},
+    [STW_FUNCTION_LAYER_NORM] = {layer_norm_forward, layer_norm_backward, .reads = 1},
     [STW_FUNCTION_PRODUCT] = {product_forward, product_backward, .reads = 1},
     [STW_FUNCTION_ADAPTED_PRODUCT] = {adapted_forward, adapted_backward, .reads = 1,
                                       .adapts = true},
@@ -226,6 +282,10 @@ const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
     [STW_FUNCTION_MASKED_ATTENTION] = {masked_attention_forward, masked_attention_backward,
                                        .reads = 7, .reads_out = true},
     [STW_FUNCTION_EAGER_ATTENTION] = {eager_attention_forward, NULL, .reads = 7, .reads_out = true},
+    [STW_FUNCTION_VISION_ATTENTION] = {vision_attention_forward, vision_attention_backward,
+                                       .reads = 1},
+    [STW_FUNCTION_VISION_FLASH] = {vision_flash_forward, vision_flash_backward, .reads = 1,
+                                   .reads_out = true},
     [STW_FUNCTION_OTHER_ATTENTION] = {other_attention_forward, NULL, .reads = 1},
     [STW_FUNCTION_ACTIVATION] = {element_forward, activation_backward, .reads = 1},
     [STW_FUNCTION_SIGMOID] = {element_forward, NULL, .reads_out = true},

@@ -75,7 +75,9 @@ typedef enum stw_function_kind {
     STW_FUNCTION_ATTENTION,
     STW_FUNCTION_MASKED_ATTENTION, /* the kernel adds a mask of every pair of tokens */
     STW_FUNCTION_EAGER_ATTENTION,
-    STW_FUNCTION_OTHER_ATTENTION, /* latents, linear attention: what they save, as one */
+    STW_FUNCTION_VISION_ATTENTION, /* of a tower, image by image, with its rotary embeddings */
+    STW_FUNCTION_VISION_FLASH,     /* the same of all images at once */
+    STW_FUNCTION_OTHER_ATTENTION,  /* latents, linear attention: what they save, as one */
     STW_FUNCTION_ACTIVATION,
     STW_FUNCTION_SIGMOID,
     STW_FUNCTION_GATE, /* activated gate times up */
@@ -106,6 +108,18 @@ enum {
 };
 /* Eager attention: copies of keys and values, capped scores, softmax in fp32, its cast. */
 enum { STW_EAGER_COPIES, STW_EAGER_CAPPED, STW_EAGER_WIDE, STW_EAGER_OUT, STW_EAGER_CAST };
+/* Attention of vision: queries in fp32, half of that, a table of positions in fp32, queries,
+ * queries with keys and values, the sums of rows, room for backward. */
+enum {
+    STW_VISION_WIDE,
+    STW_VISION_HALF,
+    STW_VISION_TABLE,
+    STW_VISION_NARROW,
+    STW_VISION_ALL,
+    STW_VISION_ROW,
+    STW_VISION_WORK,
+    STW_N_VISION_SIZES
+};
 enum { STW_ELEMENTS_OUT, STW_ELEMENTS_IN }; /* of all others; in: of gathers */
 enum {
     STW_EXPERTS_SCORES, /* of all experts: in the dtype of computation, twice as wide, in fp32 */

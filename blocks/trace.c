@@ -48,7 +48,7 @@ bool stw_kept_new(stw_pool *pool, const stw_calls *calls, stw_kept *out) {
  * (aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig and ReduceConfig::global_memory_size): 512
  * threads in vectors of 4 columns, blocks as wide as a warp, at least 16 rows per thread. At most
  * so many blocks as run at once, which few sums reach: 132 multiprocessors, of H100 and H200. */
-static void sum_rows(stw_builder *b, uint64_t rows, uint64_t columns) {
+void stw_trace_sum_rows(stw_builder *b, uint64_t rows, uint64_t columns) {
     enum { VECTOR = 4, THREADS = 512 / VECTOR, WARP = 32, SMS = 132, SM_THREADS = 2048 };
     enum { FEW_VALUES = 16, MANY_VALUES = 256, BLOCKS = SMS * (SM_THREADS / THREADS) };
     uint64_t width = 1, height = 1;
@@ -164,6 +164,10 @@ static uint64_t size_of(const run *r, const stw_call *c, uint8_t size) {
     return r->t->calls->bytes[c->sizes + size];
 }
 
+static uint64_t rows_of(const run *r) {
+    return r->t->calls->rows > 0 ? r->t->calls->rows : r->t->job->tokens;
+}
+
 static void do_step(run *r, const stw_call *c, const stw_call_step *step, uint32_t *slots) {
     uint32_t *slot = &slots[step->slot];
     switch ((stw_call_act)step->act) {
@@ -186,8 +190,9 @@ static void do_step(run *r, const stw_call *c, const stw_call_step *step, uint32
         take_grad(r, r->t->first_tensor + c->weight[step->slot]);
         break;
     case STW_STEP_SUM:
-        sum_rows(r->b, step->size == 0 ? r->t->job->tokens : size_of(r, c, step->size) / 4,
-                 r->t->job->model->tensors[r->t->first_tensor + c->weight[step->slot]].numel);
+        stw_trace_sum_rows(
+            r->b, step->size == 0 ? rows_of(r) : size_of(r, c, step->size) / 4,
+            r->t->job->model->tensors[r->t->first_tensor + c->weight[step->slot]].numel);
         break;
     case STW_STEP_NEXT:
         grads_left(r, true, true, 1);

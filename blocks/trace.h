@@ -59,6 +59,8 @@ uint32_t stw_trace_backward(stw_trace *t, uint32_t grad, bool again);
  * that of a wide norm is copied in fp32. Both need nothing of forward and run first. */
 void stw_trace_scale(stw_trace *t);
 
+/** Room for partial sums over the rows of a matrix comes and goes, where torch takes any. */
+void stw_trace_sum_rows(stw_builder *b, uint64_t rows, uint64_t columns);
 /** Make the gradient of a tensor of the model, if it has none, in its whole or of so many bytes. */
 void stw_trace_grad(stw_builder *b, const stw_trace_hooks *hooks, uint32_t *grads, uint32_t tensor,
                     uint64_t bytes);

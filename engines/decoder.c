@@ -24,6 +24,11 @@ static bool is_transformer(const stw_decoder *d, uint32_t block) {
     return d->job->model->groups[d->job->model->blocks[block].group].facts.transformer;
 }
 
+/* Is it one of the vision tower's? */
+static bool sees(const stw_decoder *d, uint32_t block) {
+    return d->job->model->groups[d->job->model->blocks[block].group].facts.vision;
+}
+
 static bool is_in_group(const stw_decoder *d, uint32_t tensor, const char *group) {
     const stw_model *model = d->job->model;
     const uint32_t block = model->tensors[tensor].block;
@@ -52,14 +57,15 @@ bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions) {
     return stw_job_tp(job) == 1 && job->model->facts_known &&
            (run->trainable.lora_rank == 0 || !has_experts(job->model)) &&
            run->trainable.freeze.n == 0 && !run->loss.fused && !job->model->soft_capped &&
-           blocks_are_known(job, decisions);
+           stw_tower_is_known(job) && blocks_are_known(job, decisions);
 }
 
 stw_margins stw_decoder_margins(const stw_job *job, stw_margins margins) {
     for (uint32_t g = 0; g < job->model->n_groups; g++) {
         const stw_block_facts *f = &job->model->groups[g].facts;
         const bool sees = f->transformer && f->vision && job->run->batch.image_tokens > 0;
-        if (f->kv_rank == 0 && !(sees && job->run->recompute.granularity != 1)) continue;
+        const bool is_low = sees && job->run->recompute.granularity != 1;
+        if (f->kv_rank == 0 && !(is_low && !stw_group_is_known(job, g))) continue;
         margins.gpu = 0.034;
         margins.reserved = 0.110;
     }
@@ -101,6 +107,10 @@ bool stw_decoder_begin(stw_decoder *d, stw_builder *b, const stw_act *acts, bool
         if (is_transformer(d, i)) made = add_calls(d, i);
     if (made) d->norm_block = stw_calls_of_norm(job, &d->norm);
     made = made && stw_kept_new(pool, &d->norm, &d->kept[n]);
+    bool again = false;
+    for (uint32_t i = 0; made && i < n; i++)
+        again = again || (sees(d, i) && acts[i] == STW_ACT_RECOMPUTE);
+    made = made && stw_tower_begin(&d->tower, b, d->grads, no_grad, again);
     if (!made) {
         b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory for tensors");
         return false;
@@ -143,25 +153,64 @@ static void drop_tables(stw_decoder *d) {
 }
 
 /* The rotary tables (transformers, Qwen3RotaryEmbedding.forward) need the first product. */
-void stw_decoder_begin_layers(stw_decoder *d, uint32_t block) {
-    const stw_job *job = d->job;
-    const stw_block_facts *f = &job->model->groups[job->model->blocks[block].group].facts;
-    const uint64_t table = stw_times(job->run->batch.seq_len, f->qk_dim);
-    if (d->tables[0] != STW_NO_TENSOR) return;
-    if (d->hidden == STW_NO_TENSOR) d->hidden = take(d, hidden_bytes(d));
-    d->embedded = d->hidden;
-    d->first = block;
-    d->mask = take(d, stw_decoder_mask_bytes(d->job));
+static void rotary_tables(stw_decoder *d, uint64_t table) {
     uint32_t angles = take(d, stw_times(table, 2)), wide[5];
-    stw_torch_take_workspace(d->b, job, 0);
+    stw_torch_take_workspace(d->b, d->job, 0);
     for (int i = 0; i < 5; i++) { /* both halves; cosines, sines, and both scaled */
         wide[i] = take(d, stw_times(table, 4));
         if (i == 2 || i == 4) drop(d, wide[i - 1]);
     }
     for (int i = 0; i < 2; i++)
-        d->tables[i] = take(d, stw_times(table, bytes_of(job->run->precision.compute)));
+        d->tables[i] = take(d, stw_times(table, bytes_of(d->job->run->precision.compute)));
     drop(d, angles);
     for (int i = 0; i < 5; i += 2) drop(d, wide[i]);
+}
+
+/* With images every token has three positions, of which angles are mixed
+ * (Qwen3VLTextRotaryEmbedding .forward): three times half a table of angles, cosines, sines, both
+ * scaled; then sines and cosines of both halves. */
+static void mixed_tables(stw_decoder *d, uint64_t table) {
+    uint32_t angles = take(d, stw_times(table, 6)), scaled[2], both[2];
+    for (int i = 0; i < 2; i++) {
+        const uint32_t plain = take(d, stw_times(table, 6));
+        scaled[i] = take(d, stw_times(table, 6));
+        drop(d, plain);
+    }
+    for (int i = 2; i-- > 0;) {
+        both[i] = take(d, stw_times(table, 4));
+        drop(d, scaled[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        d->tables[i] = take(d, stw_times(table, bytes_of(d->job->run->precision.compute)));
+    drop(d, angles);
+    for (int i = 0; i < 2; i++) drop(d, both[i]);
+}
+
+static void begin_layers(stw_decoder *d, uint32_t block) {
+    const stw_job *job = d->job;
+    const uint64_t dim = job->model->groups[job->model->blocks[block].group].facts.qk_dim;
+    if (d->tower.runs) d->hidden = stw_tower_merge(&d->tower, d->hidden);
+    if (d->hidden == STW_NO_TENSOR) d->hidden = take(d, hidden_bytes(d));
+    d->embedded = d->hidden;
+    d->first = block;
+    d->mask = take(d, stw_decoder_mask_bytes(d->job));
+    if (d->tower.runs)
+        mixed_tables(d, stw_times(job->tokens, dim));
+    else
+        rotary_tables(d, stw_times(job->run->batch.seq_len, dim));
+}
+
+void stw_decoder_begin_forward(stw_decoder *d) { stw_tower_begin_forward(&d->tower); }
+
+void stw_decoder_begin_block(stw_decoder *d, uint32_t block) {
+    d->at = block;
+    if (stw_tower_has(&d->tower, block)) {
+        if (block == d->tower.first)
+            d->hidden = stw_tower_embed(&d->tower, take(d, hidden_bytes(d)));
+        stw_tower_enter(&d->tower);
+    } else if (d->tables[0] == STW_NO_TENSOR) {
+        begin_layers(d, block);
+    }
 }
 
 /* Has a block's input no gradient? */
@@ -193,12 +242,16 @@ static stw_trace norm_trace(stw_decoder *d) {
                        .hooks = d->hooks};
 }
 
-void stw_decoder_forward(stw_decoder *d, uint32_t block) {
-    if (d->hidden == STW_NO_TENSOR) d->hidden = take(d, hidden_bytes(d));
-    if (!is_transformer(d, block)) return;
-    stw_trace trace = trace_of(d, block);
-    const bool keep = d->acts[block] == STW_ACT_KEEP && !d->no_grad;
-    const bool saves = !keep && !d->no_grad;
+/* A block of the tower saves its input, unless a merger has it. */
+static void keep_patches(stw_decoder *d, uint32_t block) {
+    if (d->no_grad)
+        d->passed = d->hidden;
+    else if (block == d->tower.first || !stw_tower_is_tapped(&d->tower, block - 1))
+        d->kept[block].values[STW_VALUE_INPUT] = d->hidden;
+}
+
+/* Of a layer. Under a checkpoint its input is saved. */
+static void keep_tokens(stw_decoder *d, uint32_t block, bool saves) {
     if (!saves && d->hidden != d->embedded) d->passed = d->hidden;
     if (saves) d->kept[block].values[STW_VALUE_INPUT] = d->hidden;
     if (saves && d->hidden == d->embedded) {
@@ -207,10 +260,25 @@ void stw_decoder_forward(stw_decoder *d, uint32_t block) {
         if (embedding_is_frozen(d)) d->kept[block].values[STW_VALUE_INPUT] = STW_NO_TENSOR;
         d->embedded = STW_NO_TENSOR;
     }
+}
+
+void stw_decoder_forward(stw_decoder *d, uint32_t block) {
+    if (d->hidden == STW_NO_TENSOR) d->hidden = take(d, hidden_bytes(d));
+    if (!is_transformer(d, block)) return;
+    stw_trace trace = trace_of(d, block);
+    const bool keep = d->acts[block] == STW_ACT_KEEP && !d->no_grad;
+    if (stw_tower_has(&d->tower, block))
+        keep_patches(d, block);
+    else
+        keep_tokens(d, block, !keep && !d->no_grad);
     d->hidden = stw_trace_forward(&trace, keep ? STW_TRACE_KEEP : STW_TRACE_FORGET);
 }
 
-void stw_decoder_return(stw_decoder *d) { d->passed = drop(d, d->passed); }
+void stw_decoder_return(stw_decoder *d) {
+    d->passed = drop(d, d->passed);
+    stw_tower_leave(&d->tower);
+    d->hidden = stw_tower_after(&d->tower, d->at, d->hidden);
+}
 
 uint64_t stw_decoder_forward_bytes(const stw_job *job, uint32_t block, stw_pool *pool) {
     const uint32_t group = job->model->blocks[block].group;
@@ -262,11 +330,19 @@ static void take_grads(stw_decoder *d, const char *group) {
         if (is_in_group(d, i, group)) take_grad(d, i);
 }
 
+void stw_decoder_begin_backward(stw_decoder *d, uint32_t block) {
+    if (d->tower.runs && block == d->tower.last) drop_tables(d);
+    if (is_transformer(d, block)) d->grad = stw_tower_before_backward(&d->tower, block, d->grad);
+}
+
 void stw_decoder_again(stw_decoder *d, uint32_t block) {
     if (!is_transformer(d, block) || d->acts[block] != STW_ACT_RECOMPUTE) return;
     stw_trace trace = trace_of(d, block);
+    const bool in_tower = stw_tower_has(&d->tower, block);
     stw_trace_scale(&trace);
+    if (in_tower) stw_tower_enter(&d->tower);
     (void)stw_trace_forward(&trace, STW_TRACE_AGAIN);
+    if (in_tower) stw_tower_leave(&d->tower);
 }
 
 void stw_decoder_backward(stw_decoder *d, uint32_t block) {
@@ -301,6 +377,7 @@ void stw_decoder_logits(stw_decoder *d, uint64_t bytes, const stw_torch_beside *
     d->normed = stw_trace_forward(&norm, STW_TRACE_FORGET);
     d->hidden = drop(d, d->hidden);
     d->embedded = drop(d, d->embedded);
+    stw_tower_end_decoder(&d->tower);
     drop_tables(d);
     d->loss = take(d, bytes);
     take_and_drop(d, beside);
@@ -320,6 +397,7 @@ void stw_decoder_loss(stw_decoder *d) {
     d->normed = stw_trace_forward(&norm, STW_TRACE_KEEP);
     d->hidden = drop(d, d->hidden);
     d->embedded = drop(d, d->embedded);
+    stw_tower_end_decoder(&d->tower);
     if (run->loss.checkpoint) {
         stw_torch_chunks_forward(d->b, d->job);
         return;
@@ -335,6 +413,7 @@ void stw_decoder_loss(stw_decoder *d) {
 void stw_decoder_end_forward(stw_decoder *d) {
     d->narrow = drop(d, d->narrow);
     if (!is_recomputed(d)) d->mask = drop(d, d->mask);
+    stw_tower_end_forward(&d->tower);
 }
 
 /* Of all tokens at once: the gradient of the hidden states. */
@@ -376,22 +455,11 @@ void stw_decoder_norm_backward(stw_decoder *d) {
 
 /* ---- the embedding ---- */
 
-/* embedding_dense_backward (aten/src/ATen/native/cuda/Embedding.cu): from 3072 tokens on they are
- * sorted, and rows are summed in parts of at most 10 (EmbeddingBackwardKernel.cu). */
-static void sum_embedding_rows(stw_decoder *d) {
-    enum { UNSORTED = 3072, PART = 10, WARP = 32 };
-    const uint64_t tokens = d->job->tokens;
-    if (tokens <= UNSORTED) return;
-    const uint64_t parts = tokens / PART + stw_min_u64(tokens, d->job->model->vocab);
-    const uint64_t stride = stw_round_up_u64(d->job->model->hidden, WARP);
-    drop(d, take(d, stw_times(stw_times(parts, stride), 4)));
-}
-
 /* One that waits is the head's. */
 static void embedding_grad(stw_decoder *d, uint32_t tensor) {
     uint32_t waits = d->grads[tensor];
     stw_trace_grad(d->b, d->hooks, d->grads, tensor, grad_bytes(d, tensor));
-    sum_embedding_rows(d);
+    stw_torch_sum_embedding_rows(d->b, d->job->tokens, d->job->model->vocab, d->job->model->hidden);
     d->grad = drop(d, d->grad);
     if (waits == STW_NO_TENSOR || d->hooks != NULL) return;
     stw_torch_add_up(d->b, &waits, d->grads[tensor], !stw_sums_into_head(d->job),
@@ -401,6 +469,7 @@ static void embedding_grad(stw_decoder *d, uint32_t tensor) {
 
 void stw_decoder_embedding_backward(stw_decoder *d) {
     drop_tables(d);
+    if (d->tower.runs) d->grad = stw_tower_embed_backward(&d->tower, d->grad);
     if (embedding_is_frozen(d)) return;
     for (uint32_t i = 0; i < d->job->model->n_tensors; i++) {
         const bool is_made = d->grads[i] != STW_NO_TENSOR && !d->job->model->tied_embeddings;

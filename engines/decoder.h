@@ -7,6 +7,7 @@
 #define STW_ENGINES_DECODER_H
 
 #include "blocks/trace.h"
+#include "engines/tower.h"
 #include "plan/job/engine.h"
 #include "plan/program/decisions.h"
 
@@ -31,14 +32,18 @@ typedef struct stw_decoder {
     uint32_t first;        /* the first transformer block */
     uint32_t tables[2];    /* cosines and sines of positions */
     uint32_t mask;         /* of windows; checkpoints hold it until backward */
+    uint32_t at;           /* the block that is called */
+    stw_tower tower;
 } stw_decoder;
 
 /** Are all parts of a job's decoder known tensor by tensor? Not known are blocks without an order
  * (stw_group_is_known), activations that are offloaded, tensor parallelism, frozen tensors,
- * adapters beside experts, fused losses and soft-capped logits. */
+ * adapters beside experts, fused losses, soft-capped logits, and vision towers that have no images
+ * or adapters beside them. */
 bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions);
 /** An engine's margins, or those of blocks whose figures are known to be too low: latent attention,
- * and vision towers that are not recomputed (tests/measured/corners.csv: mla_none, vlm_none). */
+ * and vision towers without an order that are not recomputed (tests/measured/corners.csv:
+ * mla_none, and what vlm_none was). */
 stw_margins stw_decoder_margins(const stw_job *job, stw_margins margins);
 /** Bytes of the mask of windows, which layers under a checkpoint hold from forward to the end of
  * backward; 0: there is none. */
@@ -52,8 +57,11 @@ bool stw_decoder_begin(stw_decoder *d, stw_builder *b, const stw_act *acts, bool
 
 /* ---- forward ---- */
 
-/** Before the first transformer block: its input, the tables of positions, the mask of windows. */
-void stw_decoder_begin_layers(stw_decoder *d, uint32_t block);
+/** The model is called. */
+void stw_decoder_begin_forward(stw_decoder *d);
+/** Before a transformer block. Before the first one: its input, the tables of positions, the mask
+ * of windows. */
+void stw_decoder_begin_block(stw_decoder *d, uint32_t block);
 void stw_decoder_forward(stw_decoder *d, uint32_t block);
 /** A block's forward has returned: its input goes. */
 void stw_decoder_return(stw_decoder *d);
@@ -67,6 +75,8 @@ void stw_decoder_end_forward(stw_decoder *d);
 /** From the loss to the gradient of the head's input, then that of the norm's. */
 void stw_decoder_head_backward(stw_decoder *d);
 void stw_decoder_norm_backward(stw_decoder *d);
+/** Before a block's backward: that of what stands between it and the next block. */
+void stw_decoder_begin_backward(stw_decoder *d, uint32_t block);
 /** A block is recomputed, if it is to be; its backward comes next. */
 void stw_decoder_again(stw_decoder *d, uint32_t block);
 void stw_decoder_backward(stw_decoder *d, uint32_t block);

@@ -27,6 +27,17 @@ void stw_torch_add_up(stw_builder *b, uint32_t *sum, uint32_t more, bool is_view
     stw_tensor_drop(b, more);
 }
 
+/* embedding_dense_backward (aten/src/ATen/native/cuda/Embedding.cu): from 3072 rows on they are
+ * sorted, and summed in parts of at most 10 (EmbeddingBackwardKernel.cu). */
+void stw_torch_sum_embedding_rows(stw_builder *b, uint64_t rows, uint64_t entries,
+                                  uint64_t columns) {
+    enum { UNSORTED = 3072, PART = 10, WARP = 32 };
+    if (rows <= UNSORTED) return;
+    const uint64_t parts = rows / PART + stw_min_u64(rows, entries);
+    const uint64_t stride = stw_round_up_u64(columns, WARP);
+    stw_tensor_drop(b, stw_tensor_take(b, COMPUTE, stw_times(stw_times(parts, stride), 4)));
+}
+
 static uint64_t upcast_bytes(const stw_job *job) {
     return stw_dtype_bits(job->run->loss.upcast) / 8;
 }

@@ -11,6 +11,11 @@ void stw_torch_take_workspace(stw_builder *b, const stw_job *job, uint32_t threa
 /** A gradient is added to what waits in `sum`, if anything does.
  * @param is_view of what waits: the sum is a new tensor of so many bytes */
 void stw_torch_add_up(stw_builder *b, uint32_t *sum, uint32_t more, bool is_view, uint64_t bytes);
+/** Room in which the gradient of an embedding is summed, which comes and goes.
+ * @param rows that are looked up
+ * @param entries of the embedding, of so many columns each */
+void stw_torch_sum_embedding_rows(stw_builder *b, uint64_t rows, uint64_t entries,
+                                  uint64_t columns);
 /** All chunks of a forward: nothing stays. */
 void stw_torch_chunks_forward(stw_builder *b, const stw_job *job);
 /** Their backward, in reverse.

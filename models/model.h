@@ -93,6 +93,9 @@ typedef struct stw_block_facts {
     uint64_t norms;     /* norms of the residual's width; 0: two */
     bool wide_norms;    /* norms multiply by their weight in fp32 */
     bool capped_scores; /* tanh bounds the scores of eager attention */
+    /* mergers of deepstack: the block of the tower whose output the first one reads, and how many
+     * blocks the next ones are apart; 0 otherwise */
+    uint64_t tap_first, tap_step;
 } stw_block_facts;
 
 /** A tensor group: all blocks of one kind, with equal shapes and facts. */

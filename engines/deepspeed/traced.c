@@ -125,7 +125,7 @@ static void forward_block(pass *p, uint32_t block) {
     }
     p->block = block;
     tensors(p);
-    stw_decoder_begin_layers(&p->decoder, block);
+    stw_decoder_begin_block(&p->decoder, block);
     stw_fetch_enter(&p->fetch, block);
     tensors(p);
     stw_decoder_forward(&p->decoder, block);

@@ -532,7 +532,8 @@ static const char load_note[] =
 /* Of this engine with any optimizer.
  * The load: transformers' from_pretrained; verl/workers/fsdp_workers.py at 03b0081
  * (get_init_weight_context_manager); AReaL pull request 1182 (memory_efficient_load) */
-#define SPEC_OF_BOTH .name = "fsdp2", .section = &stw_fsdp_section, .check = stw_fsdp2_check
+#define SPEC_OF_BOTH                                                                               \
+    .name = "fsdp2", .section = &stw_fsdp_section, .check = stw_fsdp2_check, .casts_inputs = true
 #define TRAINS_WITH_FSDP2                                                                          \
     .sync_calls = true, .save_metadata = stw_fsdp2_save_metadata, .usual_load = usual_load,        \
     .load_note = load_note, .margins = margins, .fixes = fixes, .risk_fixes = risk_fixes,          \

@@ -157,7 +157,7 @@ static void checkpoint_modules(stw_torch *t) {
     if (t->job->run->recompute.granularity != 2) return;
     for (uint32_t i = 0; i < 2 * t->job->model->n_groups; i++) {
         stw_calls *calls = t->decoder.calls[i];
-        if (calls == NULL) continue;
+        if (calls == NULL || t->job->model->groups[i / 2].facts.vision) continue;
         if (modules.self_attn) stw_calls_checkpoint(calls, STW_PART_ATTENTION);
         if (modules.mlp) stw_calls_checkpoint(calls, STW_PART_MLP);
     }
@@ -255,10 +255,11 @@ void stw_torch_unshard_in_forward(stw_torch *t, uint32_t first_op, uint32_t bloc
     if (t == NULL) return;
     unit *u = unit_of(t, block);
     stw_tensors_instead(t->b, first_op);
+    if (block == STW_TORCH_ROOT) stw_decoder_begin_forward(&t->decoder);
     if (u->n == 0) return;
     if (block != STW_TORCH_ROOT &&
         t->job->model->groups[t->job->model->blocks[block].group].facts.transformer)
-        stw_decoder_begin_layers(&t->decoder, block);
+        stw_decoder_begin_block(&t->decoder, block);
     gather(t, u);
     copy_out(t, u);
     t->held = drop(t, t->held); /* wait_for_unshard: comm_ctx.all_gather_state */
@@ -283,6 +284,7 @@ void stw_torch_copy_out(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     unit *u = unit_of(t, block);
     stw_tensors_instead(t->b, first_op);
+    if (block != STW_TORCH_ROOT) stw_decoder_begin_backward(&t->decoder, block);
     if (u->gathered == STW_NO_TENSOR && t->job->group > 1) return; /* it was not resharded */
     copy_out(t, u);
     u->gathered = drop(t, u->gathered);

@@ -51,6 +51,8 @@ typedef struct stw_engine_spec {
     /* Who executes the optimizer step. true: Stowage, on buckets of the flat space; in a
      * framework's process, the job's program calls Stowage's optimizer. */
     bool own_step;
+    /* What the forward of a wrapped module is given is cast to the dtype of computation first. */
+    bool casts_inputs;
     /* The same engine with Stowage's optimizer inside, for optimizer.implementation: stowage. It is
      * registered together with this engine, under the same name. NULL: none. */
     const struct stw_engine_spec *stepped;

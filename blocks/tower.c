@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transformers 5.17, models/qwen3_vl/modeling_qwen3_vl.py: Qwen3VLVisionBlock and
+ * Qwen3VLVisionPatchMerger; models/qwen3_5 has the same. Mergers of other towers differ in their
+ * norm. */
+#include "blocks/tower.h"
+
+#include "core/checked.h"
+#include "plan/job/images.h"
+
+typedef struct adding {
+    const stw_job *job;
+    const stw_block *block;
+    const stw_block_facts *facts;
+    stw_part part; /* of calls from now on */
+    stw_calls *out;
+    uint64_t *bytes; /* sizes of the last call */
+} adding;
+
+/* A block's tensors: each weight is followed by its bias. */
+enum { NORM_1, QKV = 2, PROJ = 4, NORM_2 = 6, FC_1 = 8, FC_2 = 10, N_TENSORS = 12 };
+
+static uint64_t compute_bytes(const stw_job *job) {
+    return stw_dtype_bits(job->run->precision.compute) / 8;
+}
+
+static const stw_tensor *tensor_of(const adding *a, uint32_t weight) {
+    return &a->job->model->tensors[a->block->first_tensor + weight];
+}
+
+bool stw_tower_has_block(const stw_job *job, uint32_t group) {
+    static const stw_weight order[] = {STW_WEIGHT_NORM, STW_WEIGHT_QKV, STW_WEIGHT_O,
+                                       STW_WEIGHT_NORM, STW_WEIGHT_UP,  STW_WEIGHT_DOWN};
+    const stw_model *model = job->model;
+    const stw_block_facts *f = &model->groups[group].facts;
+    uint32_t b = 0;
+    if (!f->vision || !f->transformer || f->gated || f->window > 0) return false;
+    while (b + 1 < model->n_blocks && model->blocks[b].group != group) b++;
+    if (model->blocks[b].n_tensors != N_TENSORS) return false;
+    for (uint32_t t = 0; t < N_TENSORS; t++) {
+        const stw_weight_use use = model->tensors[model->blocks[b].first_tensor + t].use;
+        if (use.weight != order[t / 2] || use.bias != (t % 2 == 1)) return false;
+    }
+    return job->run->attention != STW_ATTENTION_EAGER && compute_bytes(job) == 2;
+}
+
+/* ---- calls ---- */
+
+static stw_call *call(adding *a, stw_function_kind kind, uint8_t in, int n, int size) {
+    stw_call *c = stw_calls_add(a->out, (uint8_t)kind, in, n, size, &a->bytes);
+    c->part = a->out->values[c->out].part = (uint8_t)a->part;
+    return c;
+}
+
+static void ends(adding *a, uint8_t value) { stw_calls_end_value(a->out, value); }
+
+/* The weight of a call, and its bias, if it has one. */
+static void weigh(const adding *a, stw_call *c, uint32_t weight) {
+    const bool biased = weight + 1 < a->block->n_tensors && tensor_of(a, weight + 1)->use.bias;
+    const bool trained = stw_job_trains(a->job, a->block->first_tensor + weight);
+    c->weight[0] = (uint16_t)weight;
+    if (biased) c->weight[1] = (uint16_t)(weight + 1);
+    if (trained) c->conditions |= STW_IF_TRAINED;
+    if (biased && stw_job_trains(a->job, a->block->first_tensor + weight + 1))
+        c->conditions |= STW_IF_BIASED;
+}
+
+/* A norm without a bias is RMSNorm. */
+static uint8_t norm(adding *a, uint8_t in, uint64_t elements, uint32_t weight) {
+    const bool layer = weight + 1 < a->block->n_tensors && tensor_of(a, weight + 1)->use.bias;
+    stw_call *c =
+        call(a, layer ? STW_FUNCTION_LAYER_NORM : STW_FUNCTION_NORM, in, 4, STW_NORM_NARROW);
+    weigh(a, c, weight);
+    if (!layer) a->bytes[STW_NORM_WIDE] = stw_times(elements, 4);
+    a->bytes[STW_NORM_NARROW] = stw_times(elements, compute_bytes(a->job));
+    a->bytes[STW_NORM_ROW] = stw_times(elements / tensor_of(a, weight)->numel, 4);
+    return c->out;
+}
+
+static uint8_t product(adding *a, uint8_t in, uint32_t weight) {
+    const uint64_t column = stw_times(a->out->rows, compute_bytes(a->job));
+    stw_call *c = call(a, STW_FUNCTION_PRODUCT, in, 3, STW_PRODUCT_OUT);
+    weigh(a, c, weight);
+    if ((c->conditions & STW_IF_TRAINED) == 0) c->conditions |= STW_IF_UNREAD;
+    a->bytes[STW_PRODUCT_OUT] = stw_times(column, tensor_of(a, weight)->shape[0]);
+    a->bytes[STW_PRODUCT_IN] = stw_times(column, tensor_of(a, weight)->shape[1]);
+    return c->out;
+}
+
+static uint8_t activation(adding *a, uint8_t in) {
+    const uint64_t bytes = a->out->bytes[a->out->values[in].size];
+    stw_call *c = call(a, STW_FUNCTION_ACTIVATION, in, 2, STW_ELEMENTS_OUT);
+    a->bytes[STW_ELEMENTS_OUT] = bytes;
+    return c->out;
+}
+
+static uint8_t sum(adding *a, uint8_t in, uint8_t second) {
+    const uint64_t bytes = a->out->bytes[a->out->values[in].size];
+    stw_call *c = call(a, STW_FUNCTION_SUM, in, 2, STW_ELEMENTS_OUT);
+    c->in[1] = second;
+    a->bytes[STW_ELEMENTS_OUT] = bytes;
+    return c->out;
+}
+
+/* From the product of queries, keys and values on. Only the room that backward works in is that of
+ * one image; torch has a tensor of each image in the place of every other one. Flash attention
+ * takes all images at once. */
+static uint8_t attention(adding *a, uint8_t in) {
+    const stw_block_facts *f = a->facts;
+    const uint64_t width = stw_times(f->q_heads, f->qk_dim), rows = a->out->rows;
+    const bool flash = a->job->run->attention == STW_ATTENTION_FLASH;
+    stw_attention_shape image = {.rows = flash ? rows : stw_job_seen_patches(a->job),
+                                 .element_bytes = compute_bytes(a->job),
+                                 .q_heads = f->q_heads,
+                                 .kv_heads = f->kv_heads,
+                                 .qk_dim = f->qk_dim,
+                                 .v_dim = f->v_dim};
+    uint64_t of_image[STW_N_ATTENTION_SIZES];
+    stw_call *c = call(a, flash ? STW_FUNCTION_VISION_FLASH : STW_FUNCTION_VISION_ATTENTION, in,
+                       STW_N_VISION_SIZES, STW_VISION_NARROW);
+    stw_calls_attention_bytes(&image, of_image);
+    a->bytes[STW_VISION_NARROW] = stw_times(stw_times(rows, width), compute_bytes(a->job));
+    a->bytes[STW_VISION_ALL] = stw_times(a->bytes[STW_VISION_NARROW], 3);
+    a->bytes[STW_VISION_WIDE] = stw_times(stw_times(rows, width), 4);
+    a->bytes[STW_VISION_HALF] = a->bytes[STW_VISION_WIDE] / 2;
+    if (a->job->engine->spec.casts_inputs)
+        a->bytes[STW_VISION_TABLE] = stw_times(stw_times(rows, f->qk_dim), 4);
+    a->bytes[STW_VISION_ROW] = stw_times(stw_times(rows, f->q_heads), 4);
+    a->bytes[STW_VISION_WORK] = of_image[STW_ATTENTION_WORK];
+    return c->out;
+}
+
+/* ---- lists ---- */
+
+static adding begin(const stw_job *job, uint32_t block, stw_calls *out) {
+    const stw_block *blk = &job->model->blocks[block];
+    adding a = {
+        .job = job, .block = blk, .facts = &job->model->groups[blk->group].facts, .out = out};
+    const uint64_t elements = stw_times(stw_job_patches(job), a.facts->hidden);
+    stw_calls_begin(out, stw_functions_eager, stw_times(elements, compute_bytes(job)));
+    out->rows = stw_job_patches(job);
+    return a;
+}
+
+void stw_tower_calls_of_block(const stw_job *job, uint32_t block, bool constant, stw_calls *out) {
+    adding a = begin(job, block, out);
+    const uint64_t elements = stw_times(out->rows, a.facts->hidden);
+    a.part = STW_PART_INPUTS;
+    const uint8_t first = norm(&a, STW_VALUE_INPUT, elements, NORM_1);
+    out->to_attention = first;
+    a.part = STW_PART_ATTENTION;
+    const uint8_t qkv = product(&a, first, QKV);
+    out->list[out->n - 1].conditions |= STW_IF_HEADS;
+    const uint8_t attended = attention(&a, qkv);
+    const uint8_t projected = product(&a, attended, PROJ);
+    ends(&a, qkv);
+    ends(&a, attended);
+    ends(&a, first);
+    a.part = STW_PART_NORMS;
+    const uint8_t residual = sum(&a, STW_VALUE_INPUT, projected);
+    ends(&a, projected);
+    a.part = STW_PART_INPUTS;
+    const uint8_t second = norm(&a, residual, elements, NORM_2);
+    out->to_mlp = second;
+    a.part = STW_PART_MLP;
+    const uint8_t raised = product(&a, second, FC_1);
+    const uint8_t inner = activation(&a, raised);
+    ends(&a, raised);
+    const uint8_t last = product(&a, inner, FC_2);
+    ends(&a, inner);
+    ends(&a, second);
+    a.part = STW_PART_NORMS;
+    out->out = sum(&a, residual, last);
+    ends(&a, last);
+    ends(&a, residual);
+    stw_calls_finish(out, constant);
+}
+
+void stw_tower_calls_of_merger(const stw_job *job, uint32_t block, stw_calls *out) {
+    adding a = begin(job, block, out);
+    const uint64_t elements = stw_times(out->rows, a.facts->hidden);
+    uint32_t fc_1 = 0;
+    a.part = STW_PART_MLP;
+    while (fc_1 + 1 < a.block->n_tensors && tensor_of(&a, fc_1)->rank < 2) fc_1++;
+    const uint8_t normed = norm(&a, STW_VALUE_INPUT, elements, 0);
+    out->rows = elements / stw_max_u64(tensor_of(&a, fc_1)->shape[1], 1);
+    const uint8_t raised = product(&a, normed, fc_1);
+    ends(&a, normed);
+    const uint8_t inner = activation(&a, raised);
+    ends(&a, raised);
+    out->out = product(&a, inner, fc_1 + 2);
+    ends(&a, inner);
+    stw_calls_finish(out, false);
+}
