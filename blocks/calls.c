@@ -484,11 +484,13 @@ uint32_t stw_call_uses(const stw_job *job, uint32_t block, const stw_call *call,
     return n;
 }
 
-enum { FIRST_NORMS, ATTENTION, MLP, NORMS, N_REGISTERED };
+enum { FIRST_NORMS, ATTENTION, HEAD_NORMS, MLP, NORMS, N_REGISTERED };
 
 /* A vision tower's norms come first. */
 static int registered_with(const stw_model *model, const stw_tensor *tensor) {
     const bool sees = model->groups[model->blocks[tensor->block].group].facts.vision;
+    if (tensor->use.weight == STW_WEIGHT_Q_NORM || tensor->use.weight == STW_WEIGHT_K_NORM)
+        return HEAD_NORMS;
     if (stw_module_is_attention(tensor->use.module)) return ATTENTION;
     return tensor->use.weight != STW_WEIGHT_NORM ? MLP : sees ? FIRST_NORMS : NORMS;
 }

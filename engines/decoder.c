@@ -110,7 +110,7 @@ bool stw_decoder_begin(stw_decoder *d, stw_builder *b, const stw_act *acts, bool
     bool again = false;
     for (uint32_t i = 0; made && i < n; i++)
         again = again || (sees(d, i) && acts[i] == STW_ACT_RECOMPUTE);
-    made = made && stw_tower_begin(&d->tower, b, d->grads, no_grad, again);
+    made = made && stw_tower_begin(&d->tower, b, d->grads, hooks, no_grad, again);
     if (!made) {
         b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory for tensors");
         return false;
@@ -205,8 +205,9 @@ void stw_decoder_begin_forward(stw_decoder *d) { stw_tower_begin_forward(&d->tow
 void stw_decoder_begin_block(stw_decoder *d, uint32_t block) {
     d->at = block;
     if (stw_tower_has(&d->tower, block)) {
-        if (block == d->tower.first)
-            d->hidden = stw_tower_embed(&d->tower, take(d, hidden_bytes(d)));
+        const bool is_first = block == d->tower.first;
+        if (is_first && d->hidden == STW_NO_TENSOR) d->hidden = take(d, hidden_bytes(d));
+        if (is_first) d->hidden = stw_tower_embed(&d->tower, d->hidden);
         stw_tower_enter(&d->tower);
     } else if (d->tables[0] == STW_NO_TENSOR) {
         begin_layers(d, block);

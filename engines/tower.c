@@ -91,11 +91,19 @@ static void find_blocks(stw_tower *t) {
     }
 }
 
-bool stw_tower_begin(stw_tower *t, stw_builder *b, uint32_t *grads, bool no_grad, bool again) {
+/* Mergers are modules outside blocks: their engine gathers them whole. */
+static void no_module(void *owner, const stw_trace *trace, uint32_t call, bool backward) {
+    (void)owner, (void)trace, (void)call, (void)backward;
+}
+
+bool stw_tower_begin(stw_tower *t, stw_builder *b, uint32_t *grads, const stw_trace_hooks *hooks,
+                     bool no_grad, bool again) {
     stw_pool *pool = b->program->pool;
     const uint32_t none = STW_NO_TENSOR;
     *t = (stw_tower){.b = b, .job = b->job, .grads = grads, .no_grad = no_grad, .again = again};
     t->runs = stw_model_has_vision(b->job->model);
+    t->is_hooked = hooks != NULL;
+    if (t->is_hooked) t->hooks = (stw_trace_hooks){hooks->owner, no_module, no_module, hooks->grad};
     t->pixels = t->index = t->weights = t->positions = t->joined = t->text = t->before = none;
     for (int i = 0; i < 2; i++) t->tables[i] = t->casts[i] = none;
     if (!t->runs) return true;
@@ -158,6 +166,10 @@ bool stw_tower_is_tapped(const stw_tower *t, uint32_t block) {
     return stw_tower_has(t, block) && tap_of(t, block) < t->n_taps;
 }
 
+static const stw_trace_hooks *hooks_of(const stw_tower *t) {
+    return t->is_hooked ? &t->hooks : NULL;
+}
+
 static stw_trace merger_trace(stw_tower *t, uint32_t i) {
     const uint32_t block = i < t->n_taps ? t->taps + i : t->merger;
     return (stw_trace){.b = t->b,
@@ -165,7 +177,8 @@ static stw_trace merger_trace(stw_tower *t, uint32_t i) {
                        .calls = t->calls[i < t->n_taps],
                        .kept = &t->kept[i],
                        .first_tensor = t->job->model->blocks[block].first_tensor,
-                       .grads = t->grads};
+                       .grads = t->grads,
+                       .hooks = hooks_of(t)};
 }
 
 static void merge(stw_tower *t, uint32_t i, uint32_t hidden) {
@@ -337,8 +350,9 @@ uint32_t stw_tower_before_backward(stw_tower *t, uint32_t block, uint32_t grad) 
 
 static void make_grad(stw_tower *t, uint32_t tensor) {
     const uint32_t of = t->job->model->blocks[t->embed].first_tensor + tensor;
-    if (!stw_job_trains(t->job, of)) return;
-    t->grads[of] = take(t, stw_times(t->job->model->tensors[of].numel, compute_bytes(t)));
+    if (stw_job_trains(t->job, of))
+        stw_trace_grad(t->b, hooks_of(t), t->grads, of,
+                       stw_times(t->job->model->tensors[of].numel, compute_bytes(t)));
 }
 
 uint32_t stw_tower_embed_backward(stw_tower *t, uint32_t grad) {

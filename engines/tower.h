@@ -17,10 +17,12 @@ typedef struct stw_tower {
     uint32_t first, last, layer; /* its first and last transformer block; the decoder's first */
     uint32_t taps;               /* mergers of deepstack: the first one's block */
     uint32_t n_taps;
-    stw_calls *calls[2]; /* of the merger, of one of deepstack */
-    stw_kept *kept;      /* [n_taps + 1] of mergers, that of the last one last */
-    uint32_t *grads;     /* [model.n_tensors] */
-    uint32_t *features;  /* [n_taps + 1] outputs of mergers, then their gradients */
+    stw_calls *calls[2];   /* of the merger, of one of deepstack */
+    stw_kept *kept;        /* [n_taps + 1] of mergers, that of the last one last */
+    uint32_t *grads;       /* [model.n_tensors] */
+    stw_trace_hooks hooks; /* of gradients alone */
+    bool is_hooked;
+    uint32_t *features; /* [n_taps + 1] outputs of mergers, then their gradients */
     uint32_t pixels, index, weights, positions, tables[2], casts[2], joined;
     uint32_t text;   /* output of the decoder's embedding, then its gradient */
     uint32_t before; /* a layer's output, which stays until the next layer has run */
@@ -30,9 +32,11 @@ typedef struct stw_tower {
  * images. */
 bool stw_tower_is_known(const stw_job *job);
 /** @param grads [model.n_tensors] kept
+ * @param hooks of them that of gradients is called; NULL: gradients are tensors
  * @param again blocks of the tower are recomputed
  * @return false: out of memory */
-bool stw_tower_begin(stw_tower *t, stw_builder *b, uint32_t *grads, bool no_grad, bool again);
+bool stw_tower_begin(stw_tower *t, stw_builder *b, uint32_t *grads, const stw_trace_hooks *hooks,
+                     bool no_grad, bool again);
 
 static inline bool stw_tower_has(const stw_tower *t, uint32_t block) {
     return t->runs && block >= t->first && block <= t->last;

@@ -2,11 +2,7 @@
 /* Sources (transformers 5.17, models/qwen2_5_vl/modeling_qwen2_5_vl.py, models/qwen3_vl/
  * modeling_qwen3_vl.py):
  * - The tower's blocks are layers of their own for checkpoints and for FSDP's units; embedding and
- *   mergers are not.
- * - Qwen2.5-VL's norms are RMSNorm (fp32 copy of the input, fp32 root, normalised input in the
- *   compute dtype); Qwen3-VL's are LayerNorm, which has a bias and saves its input as it is, and an
- *   fp32 mean and root (aten/src/ATen/native/cuda/layer_norm_kernel.cu).
- * - A merger: input and output of its norm, input and output of its GELU.
+ *   mergers (blocks/tower.h) are not.
  * - A convolution whose stride is its kernel saves the patches.
  * Without a gradient above it autograd saves nothing of a module (LLaMA-Factory 0.9.5,
  * model_utils/checkpointing.py, recomputes layers that are trained, too, alone). */
@@ -14,6 +10,7 @@
 
 #include <string.h>
 
+#include "blocks/tower.h"
 #include "core/checked.h"
 
 static const stw_block_group *group_of(const stw_job *job, uint32_t tensor) {
@@ -37,25 +34,12 @@ static uint64_t compute_bytes(const stw_job *job) {
     return stw_dtype_bits(job->run->precision.compute) / 8;
 }
 
-/* Has a norm of this block a bias? */
-static bool has_layer_norm(const stw_job *job, const stw_block *block) {
-    for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++) {
-        const stw_weight_use use = job->model->tensors[t].use;
-        if (use.bias && use.weight == STW_WEIGHT_NORM) return true;
-    }
-    return false;
-}
-
-static uint64_t norm_row(const stw_job *job, const stw_block *block, bool trained) {
-    const uint64_t c = compute_bytes(job), width = job->model->groups[block->group].facts.hidden;
-    if (has_layer_norm(job, block)) return stw_plus(stw_times(c, width), 8);
-    return stw_plus(stw_times(width, 4 + (trained ? c : 0)), 4);
-}
-
-uint64_t stw_vision_norm_bytes(const stw_job *job, uint32_t group, bool trained) {
-    uint32_t b = 0;
-    while (b + 1 < job->model->n_blocks && job->model->blocks[b].group != group) b++;
-    return norm_row(job, &job->model->blocks[b], trained);
+static uint64_t merger_bytes(const stw_job *job, uint32_t block) {
+    stw_calls calls;
+    uint64_t saved[STW_N_PARTS];
+    stw_tower_calls_of_merger(job, block, &calls);
+    stw_calls_saved(&calls, saved);
+    return stw_plus(saved[STW_PART_NORMS], saved[STW_PART_MLP]);
 }
 
 uint64_t stw_vision_saved_bytes(const stw_job *job) {
@@ -71,11 +55,10 @@ uint64_t stw_vision_saved_bytes(const stw_job *job) {
         for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
             reached = reached || stw_job_trains(job, t);
         if (!reached) continue;
-        const uint64_t merger =
-            stw_plus(norm_row(job, block, true), stw_times(stw_times(3, c), f->hidden));
         const bool embeds = first->rank > 2 && first->shape[0] > 0;
-        const uint64_t row = embeds ? stw_times(c, first->numel / first->shape[0]) : merger;
-        sum = stw_plus(sum, stw_times(patches, row));
+        sum =
+            stw_plus(sum, embeds ? stw_times(patches, stw_times(c, first->numel / first->shape[0]))
+                                 : merger_bytes(job, b));
     }
     return sum;
 }

@@ -12,7 +12,5 @@
 bool stw_vision_is_reached(const stw_job *job);
 /** What embedding and mergers save from forward to backward. */
 uint64_t stw_vision_saved_bytes(const stw_job *job);
-/** Bytes that a norm of the group saves of a row, its output apart. @param trained its weight is */
-uint64_t stw_vision_norm_bytes(const stw_job *job, uint32_t group, bool trained);
 
 #endif

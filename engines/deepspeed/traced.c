@@ -170,11 +170,19 @@ static void loss(pass *p) {
 
 /* ---- backward ---- */
 
+/* What stands between a block and the next one. */
+static void begin_backward(pass *p, uint32_t block) {
+    tensors(p);
+    stw_decoder_begin_backward(&p->decoder, block);
+    accumulate(p);
+}
+
 static void backward_block(pass *p, uint32_t block) {
     const stw_work_style style = stw_work_style_eager(p->job);
     stw_work work;
     p->block = block;
     stw_block_backward_work(p->job, block, &style, &work);
+    if (block != p->decoder.tower.last || !p->decoder.tower.runs) begin_backward(p, block);
     if (p->acts[block] == STW_ACT_RECOMPUTE) {
         stw_fetch_enter(&p->fetch, block);
         tensors(p);
@@ -187,14 +195,20 @@ static void backward_block(pass *p, uint32_t block) {
     stw_decoder_backward(&p->decoder, block);
 }
 
+/* A vision tower's merger is followed by its last block, and the embedding of patches by that of
+ * the decoder, of which autograd made the function first. */
 static void backward_other(pass *p, uint32_t block) {
     const stw_block_group *group = &p->job->model->groups[block_of(p, block)->group];
+    const stw_tower *tower = &p->decoder.tower;
+    const bool is_embedding = strcmp(group->name, "embed") == 0;
     enter_all(p, block);
     if (block == p->decoder.norm_block)
         stw_decoder_norm_backward(&p->decoder);
-    else if (strcmp(group->name, "embed") == 0)
+    else if (tower->runs ? block == tower->embed : is_embedding)
         stw_decoder_embedding_backward(&p->decoder);
-    else
+    else if (tower->runs && block == tower->merger)
+        stw_decoder_begin_backward(&p->decoder, tower->last);
+    else if (!group->facts.vision && !is_embedding)
         stw_decoder_backward(&p->decoder, block);
     leave_all(p, block);
 }
@@ -226,6 +240,8 @@ void stw_zero_build_traced(stw_zero *z) {
     const uint32_t n = z->job->model->n_blocks;
     const bool shares = z->job->model->tied_embeddings;
     if (!begin(&p, &hooks)) return;
+    tensors(&p);
+    stw_decoder_begin_forward(&p.decoder);
     for (uint32_t i = 0; i < n; i++)
         if (i != p.head || shares) forward_block(&p, i);
     loss(&p);

@@ -19,6 +19,7 @@ typedef struct traced_case {
 #define LORA "trainable.lora.rank=16", "trainable.lora.targets=all-linear"
 #define SDPA FSDP2, "attention=sdpa"
 #define MODULES(which) "recompute.granularity=selective", "recompute.modules=" which
+#define IMAGES "batch.image_tokens=256", "batch.micro_batch=4"
 #define OPTIMIZER "deepspeed.offload_optimizer=cpu"
 
 static const traced_case jobs[] = {
@@ -109,5 +110,23 @@ static void fsdp2(void) {
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) of_model(models[m], &cases[i]);
 }
 
-STW_TEST_MAIN("plan_traced", {"FSDP2", fsdp2}, {"dense models", dense_models},
+/* The same of models with a vision tower, one of them without deepstack. */
+static void towers(void) {
+    static const char *const models[] = {"Qwen3-VL-2B"};
+    static const traced_case cases[] = {
+        {0.01, {SDPA, NONE, IMAGES}},
+        {0.01, {SDPA, FULL, IMAGES}},
+        {0.01, {FSDP2, NONE, IMAGES}},
+        {0.01, {SDPA, NONE, IMAGES, "node.gpus=1"}},
+        {0.01, {SDPA, FULL, IMAGES, "node.gpus=1", "batch.grad_accumulation=2"}},
+        {0.01, {ZERO, "deepspeed.zero_stage=1", NONE, IMAGES}},
+        {0.01, {ZERO, "deepspeed.zero_stage=2", FULL, IMAGES}},
+        {0.01, {ZERO, "deepspeed.zero_stage=3", NONE, IMAGES}},
+        {0.01, {ZERO, "deepspeed.zero_stage=3", FULL, IMAGES}},
+    };
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) of_model(models[m], &cases[i]);
+}
+
+STW_TEST_MAIN("plan_traced", {"FSDP2", fsdp2}, {"vision towers", towers}, {"dense models", dense_models},
               {"models with experts", models_with_experts})
