@@ -128,5 +128,5 @@ static void towers(void) {
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) of_model(models[m], &cases[i]);
 }
 
-STW_TEST_MAIN("plan_traced", {"FSDP2", fsdp2}, {"vision towers", towers}, {"dense models", dense_models},
-              {"models with experts", models_with_experts})
+STW_TEST_MAIN("plan_traced", {"FSDP2", fsdp2}, {"vision towers", towers},
+              {"dense models", dense_models}, {"models with experts", models_with_experts})
