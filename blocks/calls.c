@@ -186,23 +186,43 @@ static uint8_t product(adding *a, uint8_t in, uint32_t weight, uint64_t width, u
 
 /* ---- attention ---- */
 
-static uint8_t rotary(adding *a, uint8_t in, uint64_t width) {
-    stw_call *c = call(a, STW_FUNCTION_ROTARY, in, 2, STW_ROTARY_OUT);
-    a->bytes[STW_ROTARY_OUT] = column(a, width);
-    a->bytes[STW_ROTARY_HALF] = column(a, width / 2);
+static uint8_t rotary(adding *a, uint8_t in, uint64_t n) {
+    const uint64_t dim = a->facts->qk_dim, part = a->facts->rotary_dim;
+    stw_call *c = call(a, part > 0 ? STW_FUNCTION_PARTIAL_ROTARY : STW_FUNCTION_ROTARY, in,
+                       STW_N_ROTARY_SIZES, STW_ROTARY_OUT);
+    a->bytes[STW_ROTARY_OUT] = column(a, stw_times(n, dim));
+    a->bytes[STW_ROTARY_HALF] = column(a, stw_times(n, part > 0 ? part : dim) / 2);
+    a->bytes[STW_ROTARY_PART] = column(a, stw_times(n, part));
     return c->out;
 }
 
+/* Does the product of queries make a gate of every head, too (models/qwen3_next,
+ * Qwen3NextAttention)? */
+static bool has_gate(const adding *a) {
+    const uint32_t q = weight_of(a, STW_WEIGHT_Q, false);
+    const uint64_t queries = stw_times(a->facts->q_heads, a->facts->qk_dim);
+    return q != STW_NO_WEIGHT && tensor_of(a, q)->shape[0] == stw_times(2, queries);
+}
+
 /* Queries or keys. Heads are transposed: a gradient is copied into rows of tokens before the
- * product's backward. */
-static uint8_t heads(adding *a, uint8_t in, bool queries, uint64_t n) {
+ * product's backward, unless it is put together of two.
+ * @param gate out: the gate, if there is one; NULL: there is none */
+static uint8_t heads(adding *a, uint8_t in, bool queries, uint64_t n, uint8_t *gate) {
     const uint64_t width = stw_times(n, a->facts->qk_dim);
     const uint32_t weight = weight_of(a, queries ? STW_WEIGHT_Q : STW_WEIGHT_K, false);
     const uint32_t own = weight_of(a, queries ? STW_WEIGHT_Q_NORM : STW_WEIGHT_K_NORM, false);
-    const uint8_t out = product(a, in, weight, width, a->facts->hidden);
-    a->out->list[a->out->n - 1].conditions |= STW_IF_HEADS;
+    const bool halved = gate != NULL && has_gate(a) && own != STW_NO_WEIGHT;
+    const uint8_t out =
+        product(a, in, weight, halved ? stw_times(2, width) : width, a->facts->hidden);
+    if (halved) {
+        *gate = element(a, STW_FUNCTION_COPY, out, STW_NO_VALUE, column(a, width));
+        a->out->list[a->out->n - 1].parts = 1;
+    } else {
+        a->out->list[a->out->n - 1].conditions |= STW_IF_HEADS;
+    }
     if (own == STW_NO_WEIGHT) return out;
     const uint8_t normed = norm(a, out, a->rows, width, n, own);
+    if (halved) a->out->list[a->out->n - 1].parts = 1;
     ends(a, out);
     return normed;
 }
@@ -297,18 +317,124 @@ static uint8_t kernel(adding *a, const uint8_t in[3], uint64_t q_heads, uint64_t
     return c->out;
 }
 
-/* Times the sigmoid of a gate, which is a part of the query's product (models/qwen3_next,
- * Qwen3NextAttention). */
-static uint8_t gated_attention(adding *a, uint8_t in, uint8_t attended, uint64_t width) {
-    const uint32_t q = weight_of(a, STW_WEIGHT_Q, false);
-    const uint64_t queries = stw_times(a->facts->q_heads, a->facts->qk_dim);
-    if (q == STW_NO_WEIGHT || tensor_of(a, q)->shape[0] != stw_times(2, queries)) return attended;
-    const uint8_t gate = element(a, STW_FUNCTION_SIGMOID, in, STW_NO_VALUE, column(a, width));
-    const uint8_t out = element(a, STW_FUNCTION_GATE, attended, gate, column(a, width));
+/* Times the sigmoid of the gate. */
+static uint8_t gated_attention(adding *a, uint8_t gate, uint8_t attended, uint64_t bytes) {
+    const uint8_t open = element(a, STW_FUNCTION_SIGMOID, gate, STW_NO_VALUE, bytes);
+    const uint8_t out = element(a, STW_FUNCTION_GATE, attended, open, bytes);
     ends(a, attended);
-    ends(a, gate);
+    ends(a, open);
     return out;
 }
+
+/* Queries that are put together of parts have rows of heads, and so has the kernel's output. */
+static uint8_t in_rows(adding *a, uint8_t attended, uint64_t bytes) {
+    const uint8_t out = element(a, STW_FUNCTION_COPY, attended, STW_NO_VALUE, bytes);
+    ends(a, attended);
+    return out;
+}
+
+/* ---- linear attention ---- */
+
+/* The n-th weight of linear attention that is one of these. */
+static uint32_t linear_weight(const adding *a, stw_weight weight, uint32_t n) {
+    for (uint32_t t = 0; t < a->block->n_tensors; t++) {
+        const stw_weight_use use = tensor_of(a, t)->use;
+        if (use.module == STW_MODULE_LINEAR_ATTENTION && use.weight == weight &&
+            use.adapter == STW_ADAPTER_NONE && n-- == 0)
+            return t;
+    }
+    return STW_NO_WEIGHT;
+}
+
+/* With a product each for queries, keys and values, for the gate, the step width and the decay, as
+ * models/qwen3_5 has them. */
+static bool is_linear(const adding *a) {
+    return a->facts->linear_v_heads > 0 &&
+           linear_weight(a, STW_WEIGHT_LINEAR_IN, 3) != STW_NO_WEIGHT;
+}
+
+static uint8_t linear_product(adding *a, uint8_t in, uint32_t n) {
+    const uint32_t weight = linear_weight(a, STW_WEIGHT_LINEAR_IN, n);
+    return product(a, in, weight, tensor_of(a, weight)->shape[0], a->facts->hidden);
+}
+
+static uint8_t convolution(adding *a, uint8_t in) {
+    const uint32_t weight = linear_weight(a, STW_WEIGHT_CONVOLUTION, 0);
+    const stw_tensor *of = tensor_of(a, weight);
+    const uint64_t channels = of->shape[0], kernel_size = of->numel / stw_max_u64(channels, 1);
+    const uint64_t sequences = stw_div_up_u64(a->rows, stw_max_u64(a->job->run->batch.seq_len, 1));
+    stw_call *c =
+        call(a, STW_FUNCTION_CONVOLUTION, in, STW_N_CONVOLUTION_SIZES, STW_CONVOLUTION_OUT);
+    c->weight[0] = (uint16_t)weight;
+    if (is_trained(a, weight)) c->conditions = STW_IF_TRAINED;
+    a->bytes[STW_CONVOLUTION_OUT] = column(a, channels);
+    a->bytes[STW_CONVOLUTION_PADDED] =
+        stw_plus(column(a, channels), stw_times(stw_times(sequences, kernel_size - 1),
+                                                stw_times(channels, compute_bytes(a->job))));
+    return c->out;
+}
+
+/* Of query, key and value in one, and what decay and step width are made of. */
+static uint8_t delta_rule(adding *a, const uint8_t in[3]) {
+    enum { CHUNK = 64 }; /* tokens: fla/ops/gated_delta_rule/chunk.py, chunk_size */
+    const stw_block_facts *f = a->facts;
+    const uint64_t heads = f->linear_v_heads, value = stw_times(heads, f->linear_v_dim);
+    const uint32_t log = linear_weight(a, STW_WEIGHT_LINEAR_STATE, 0),
+                   shift = linear_weight(a, STW_WEIGHT_LINEAR_STATE, 1);
+    stw_call *c = call(
+        a, f->linear_k_heads < heads ? STW_FUNCTION_REPEATED_DELTA_RULE : STW_FUNCTION_DELTA_RULE,
+        in[0], STW_N_RULE_SIZES, STW_RULE_VALUE);
+    memcpy(c->in, in, sizeof c->in);
+    c->weight[0] = (uint16_t)log;
+    c->weight[1] = (uint16_t)shift;
+    if (is_trained(a, log)) c->conditions |= STW_IF_TRAINED;
+    if (is_trained(a, shift)) c->conditions |= STW_IF_BIASED;
+    a->bytes[STW_RULE_QUERY] = column(a, stw_times(heads, f->linear_k_dim));
+    a->bytes[STW_RULE_KEY] = column(a, stw_times(f->linear_k_heads, f->linear_k_dim));
+    a->bytes[STW_RULE_VALUE] = column(a, value);
+    a->bytes[STW_RULE_ROW] = stw_times(stw_times(a->rows, heads), 4);
+    a->bytes[STW_RULE_STEP] = column(a, heads);
+    a->bytes[STW_RULE_TRIANGLE] = column(a, stw_times(heads, CHUNK));
+    a->bytes[STW_RULE_STATES] =
+        stw_times(stw_div_up_u64(a->rows, CHUNK),
+                  stw_times(stw_times(value, f->linear_k_dim), compute_bytes(a->job)));
+    a->bytes[STW_RULE_ALL] =
+        stw_plus(stw_times(2, a->bytes[STW_RULE_KEY]), a->bytes[STW_RULE_VALUE]);
+    return c->out;
+}
+
+static uint8_t gated_norm(adding *a, uint8_t in, uint8_t gate) {
+    const stw_block_facts *f = a->facts;
+    const uint32_t weight = linear_weight(a, STW_WEIGHT_NORM, 0);
+    const uint64_t width = stw_times(f->linear_v_heads, f->linear_v_dim);
+    stw_call *c = call(a, STW_FUNCTION_GATED_NORM, in, 4, STW_NORM_NARROW);
+    c->in[1] = gate;
+    c->weight[0] = (uint16_t)weight;
+    if (is_trained(a, weight)) c->conditions = STW_IF_TRAINED;
+    a->bytes[STW_NORM_WIDE] = stw_times(stw_times(a->rows, width), 4);
+    a->bytes[STW_NORM_NARROW] = column(a, width);
+    a->bytes[STW_NORM_ROW] = stw_times(stw_times(a->rows, f->linear_v_heads), 4);
+    return c->out;
+}
+
+static uint8_t linear_attention(adding *a, uint8_t in) {
+    const stw_block_facts *f = a->facts;
+    a->part = STW_PART_ATTENTION;
+    const uint8_t mixed = linear_product(a, in, 0), gate = linear_product(a, in, 1);
+    const uint8_t step = linear_product(a, in, 2), decay = linear_product(a, in, 3);
+    const uint8_t convolved = convolution(a, mixed);
+    ends(a, mixed);
+    const uint8_t attended = delta_rule(a, (uint8_t[]){convolved, decay, step});
+    const uint8_t normed = gated_norm(a, attended, gate);
+    ends(a, attended);
+    const uint8_t out = product(a, normed, weight_of(a, STW_WEIGHT_O, false), f->hidden,
+                                stw_times(f->linear_v_heads, f->linear_v_dim));
+    const uint8_t locals[] = {gate, step, decay, convolved, normed, in};
+    for (size_t i = 0; i < sizeof locals; i++) ends(a, locals[i]);
+    return out;
+}
+
+/* ---- attention of both kinds ---- */
 
 /* The output of the attention's last product. */
 static uint8_t attention(adding *a, uint8_t in) {
@@ -317,7 +443,8 @@ static uint8_t attention(adding *a, uint8_t in) {
     const uint64_t others = stw_plus(column(a, other_elements(a)), linear_bytes(a)),
                    o_width = stw_times(q_heads, f->v_dim);
     uint32_t v_weight = weight_of(a, STW_WEIGHT_V, false);
-    uint8_t attended = in, locals[] = {in, in, in};
+    uint8_t attended = in, locals[] = {in, in, in}, gate = STW_NO_VALUE;
+    if (is_linear(a)) return linear_attention(a, in);
     a->part = STW_PART_ATTENTION;
     if (v_weight == STW_NO_WEIGHT) v_weight = weight_of(a, STW_WEIGHT_QKV, false);
     if (v_weight == STW_NO_WEIGHT) v_weight = weight_of(a, STW_WEIGHT_KV, false);
@@ -328,19 +455,21 @@ static uint8_t attention(adding *a, uint8_t in) {
         attended = c->out;
     }
     if (q_heads > 0) {
-        const uint8_t q = heads(a, in, true, q_heads), k = heads(a, in, false, kv_heads);
+        const uint8_t q = heads(a, in, true, q_heads, &gate),
+                      k = heads(a, in, false, kv_heads, NULL);
         const uint8_t v = product(a, in, v_weight, stw_times(kv_heads, f->v_dim), f->hidden);
-        const uint8_t turned_q = rotary(a, q, stw_times(q_heads, f->qk_dim)),
-                      turned_k = rotary(a, k, stw_times(kv_heads, f->qk_dim));
+        const uint8_t turned_q = rotary(a, q, q_heads), turned_k = rotary(a, k, kv_heads);
         ends(a, q);
         ends(a, k);
         memcpy(locals, (uint8_t[]){turned_q, turned_k, v}, sizeof locals);
         attended = kernel(a, locals, q_heads, kv_heads);
     }
-    if (q_heads > 0) attended = gated_attention(a, in, attended, o_width);
+    if (q_heads > 0 && f->rotary_dim > 0) attended = in_rows(a, attended, column(a, o_width));
+    if (gate != STW_NO_VALUE) attended = gated_attention(a, gate, attended, column(a, o_width));
     const uint8_t out = product(a, attended, weight_of(a, STW_WEIGHT_O, false), f->hidden, o_width);
     ends(a, attended);
     for (size_t i = 0; i < sizeof locals; i++) ends(a, locals[i]);
+    if (gate != STW_NO_VALUE) ends(a, gate);
     ends(a, in);
     return out;
 }
@@ -523,7 +652,9 @@ bool stw_group_is_known(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     stw_calls calls;
     if (f->vision) return stw_tower_has_block(job, group);
-    if (!f->transformer || f->q_heads == 0 || (!f->gated && f->experts > 0)) return false;
+    if (!f->transformer || (!f->gated && f->experts > 0)) return false;
+    if (f->q_heads + f->linear_v_heads == 0) return false;
+    if (f->shared_ffn > 0 && (f->linear_v_heads > 0 || f->rotary_dim > 0)) return false;
     stw_calls_of_group(job, group, &calls);
     for (uint32_t i = 0; i < calls.n; i++)
         if (stw_function_of(&calls, &calls.list[i])->backward == NULL) return false;

@@ -62,6 +62,23 @@ static const stw_call_step wide_norm_backward[] = {
     GRAD_IF(STW_IF_TRAINED, 0), DROP(WEIGHT),
     THROUGH_ROOT, END};
 
+/* Times an activated gate (models/qwen3_5/modeling_qwen3_5.py, Qwen3_5RMSNormGated): both in fp32. */
+enum { GATE_WIDE = TO_X + 1, GATE_ACTIVE, GATED, TO_OPEN, TO_NORMED, TO_Z };
+
+static const stw_call_step gated_norm_forward[] = {
+    TAKE(WIDE, W), TAKE(SQUARES, W), TAKE(MEAN, R), DROP(SQUARES), TAKE(SUM, R), TAKE(ROOT, R),
+    DROP(SUM), TAKE(WHOLE, W), TAKE(NORMED, N), TAKE(GATED, N), DROP(WHOLE), TAKE(GATE_WIDE, W),
+    TAKE(GATE_ACTIVE, W), TAKE(WEIGHTED, W), TAKE(OUT, N), DROP(WEIGHTED), DROP(MEAN), LEAVE(WIDE),
+    LEAVE(ROOT), LEAVE_FACTOR(NORMED), LEAVE(GATED), LEAVE(GATE_WIDE), LEAVE(GATE_ACTIVE), END};
+
+static const stw_call_step gated_norm_backward[] = {
+    TAKE(UP, W), DROP(GRAD), TAKE(TO_OPEN, W), TAKE(SCALED, W), TAKE(TO_NORMED, N), DROP(SCALED),
+    DROP(UP), DROP(GATE_ACTIVE), DROP(GATED), TAKE(UP, W), GO(TO_OPEN, GATE_WIDE),
+    TAKE(TO_Z, N), DROP(UP), ADD(TO_Z, 1),
+    TAKE(SCALED, N), TAKE_IF(STW_IF_TRAINED, 0, WEIGHTED, N), GRAD_IF(STW_IF_TRAINED, 0),
+    SUM_IF(STW_IF_TRAINED, 0, R), DROP(WEIGHTED), GO(TO_NORMED, NORMED), TAKE(UP, W), DROP(SCALED),
+    THROUGH_ROOT, END};
+
 /* aten/src/ATen/native/cuda/layer_norm_kernel.cu: the input as it is, an fp32 mean and root. */
 static const stw_call_step layer_norm_forward[] = {
     TAKE(OUT, N), TAKE(MEAN, R), TAKE(ROOT, R), LEAVE(MEAN), LEAVE(ROOT), END};
@@ -114,6 +131,19 @@ static const stw_call_step rotary_backward[] = {
     TAKE(SINES, ALL), TAKE(NEGATIVE, EACH_HALF), TAKE(LOWER, ALL), DROP(NEGATIVE),
     TAKE(TURNED, ALL), DROP(SINES), DROP(TURNED), TAKE(STRAIGHT, ALL), DROP(GRAD), DROP(STRAIGHT),
     ADD(LOWER, 0), END};
+
+/* A part is rotated, then the whole is put together; of the gradient each part is put into zeros. */
+enum { INTO_ALL = LOWER + 1, PUT };
+enum { P = STW_ROTARY_PART };
+
+static const stw_call_step partial_rotary_forward[] = {
+    TAKE(STRAIGHT, P), TAKE(NEGATIVE, EACH_HALF), TAKE(TURNED, P), DROP(NEGATIVE), TAKE(SINES, P),
+    DROP(TURNED), TAKE(LOWER, P), DROP(STRAIGHT), DROP(SINES), TAKE(OUT, ALL), DROP(LOWER), END};
+
+static const stw_call_step partial_rotary_backward[] = {
+    TAKE(SINES, P), TAKE(NEGATIVE, EACH_HALF), TAKE(LOWER, P), DROP(NEGATIVE), TAKE(TURNED, P),
+    DROP(SINES), DROP(TURNED), TAKE(STRAIGHT, P), DROP(STRAIGHT), TAKE(INTO_ALL, ALL), DROP(GRAD),
+    TAKE(PUT, ALL), DROP(LOWER), DROP(PUT), ADD(INTO_ALL, 0), END};
 
 /* ---- attention ---- */
 
@@ -207,6 +237,71 @@ static const stw_call_step vision_flash_backward[] = {
     DROP_IF(AGAIN, NARROW_Q), GO(GRAD, NARROW_K), DROP(NARROW_Q), RELEASE_IF(0, AGAIN, 0),
     DROP(SUMS), RELEASE_OUT_IF(0, AGAIN), ROTATE_BOTH_BACK(GRAD_Q, GRAD_K, GRAD_V), END};
 
+/* ---- linear attention ---- */
+
+/* models/qwen3_5/modeling_qwen3_5.py, Qwen3_5GatedDeltaNet, with torch's convolution, which runs
+ * without the package causal_conv1d: its input is copied into rows of channels, its output has a few
+ * columns more, which the activation saves, too. */
+enum { COPIED = FIRST, PADDED, TO_CONVOLVED };
+enum { C = STW_CONVOLUTION_OUT, CP = STW_CONVOLUTION_PADDED };
+
+static const stw_call_step convolution_forward[] = {
+    TAKE(COPIED, C), TAKE(PADDED, CP), DROP(COPIED), TAKE(OUT, C), LEAVE(PADDED), END};
+
+static const stw_call_step convolution_backward[] = {
+    TAKE(TO_CONVOLVED, C), GO(GRAD, PADDED), TAKE(PADDED, CP), DROP(TO_CONVOLVED), TAKE(COPIED, C),
+    GRAD_IF(STW_IF_TRAINED, 0), TAKE(TO_CONVOLVED, C), DROP(COPIED), GO_INPUT(PADDED, 0),
+    ADD(TO_CONVOLVED, 0), END};
+
+/* flash-linear-attention 0.6.0, fla/ops/gated_delta_rule/chunk.py: the step width, the decay from its
+ * softplus, copies of query, key and value; both normalised, with their roots; the decay's sums, a
+ * triangle, keys and values by it, states and new values, which backward makes again. */
+enum { STEP = FIRST, SHIFTED, SOFT, OWN_VALUE, OWN_QUERY, ROOT_Q, OWN_KEY, ROOT_K, DECAYS, TRIANGLE,
+       BY_KEY, BY_VALUE, STATES, NEW_VALUE, LOCAL, TO_STATES, TO_NEW, TO_QUERY, TO_KEY, SOME, TO_BY_KEY,
+       TO_DECAYS, MORE_KEY, TO_VALUE, MORE_DECAYS, TO_STEP, TO_DECAY, STW_RULE_SLOTS };
+enum { FULL_QUERY = TO_QUERY, FULL_KEY = TO_KEY, DECAY = TO_DECAY, /* of forward */
+       UNNORMED_Q = BY_KEY, UNNORMED_K = TO_BY_KEY, TO_SOFT = LOCAL, TO_A = STATES, TO_B = NEW_VALUE,
+       TOGETHER = TO_STATES, SUMMED_Q = MORE_KEY, SUMMED_K = BY_VALUE };
+enum { RQ = STW_RULE_QUERY, RV = STW_RULE_VALUE, RR = STW_RULE_ROW, RS = STW_RULE_STATES };
+
+static const stw_call_step delta_rule_forward[] = {
+    TAKE(STEP, STW_RULE_STEP), TAKE(SOME, RR), TAKE(SHIFTED, RR), DROP(SOME), TAKE(SOFT, RR),
+    TAKE(DECAY, RR), TAKE(FULL_QUERY, RQ), TAKE(FULL_KEY, RQ), TAKE(OWN_VALUE, RV),
+    TAKE(OWN_QUERY, RQ), TAKE(ROOT_Q, RR), TAKE(OWN_KEY, RQ), TAKE(ROOT_K, RR), TAKE(DECAYS, RR),
+    TAKE(TRIANGLE, STW_RULE_TRIANGLE), TAKE(BY_KEY, RQ), TAKE(BY_VALUE, RV), TAKE(STATES, RS),
+    TAKE(NEW_VALUE, RV), TAKE(OUT, RV), DROP(BY_KEY), DROP(BY_VALUE), DROP(STATES), DROP(NEW_VALUE),
+    DROP(FULL_KEY), DROP(FULL_QUERY), LEAVE(STEP), LEAVE(SHIFTED), LEAVE(SOFT), LEAVE(OWN_VALUE),
+    LEAVE(OWN_QUERY), LEAVE(ROOT_Q), LEAVE(OWN_KEY), LEAVE(ROOT_K), LEAVE(DECAYS), LEAVE(TRIANGLE),
+    DROP(DECAY), END};
+
+/* Up to the gradients of normalised queries and keys, and of them as they came. */
+#define RULE_BACKWARD                                                                              \
+    TAKE(BY_KEY, RQ), TAKE(BY_VALUE, RV), TAKE(STATES, RS), TAKE(NEW_VALUE, RV), TAKE(LOCAL, RV),  \
+    TAKE(TO_STATES, RS), TAKE(TO_NEW, RV), DROP(LOCAL), TAKE(TO_QUERY, RQ), TAKE(TO_KEY, RQ),      \
+    TAKE(SOME, RR), TAKE(TO_BY_KEY, RQ), TAKE(TO_DECAYS, RR), DROP(SOME), TAKE(MORE_KEY, RQ),      \
+    TAKE(TO_VALUE, RV), TAKE(MORE_DECAYS, RR), TAKE(TO_STEP, STW_RULE_STEP), DROP(TO_NEW),         \
+    TAKE(TO_DECAY, RR), DROP(TO_DECAYS), DROP(BY_KEY), DROP(BY_VALUE), DROP(STATES),               \
+    DROP(NEW_VALUE), DROP(TO_STATES), DROP(TO_BY_KEY), DROP(MORE_KEY), DROP(MORE_DECAYS),          \
+    TAKE(UNNORMED_Q, RQ), DROP(TO_QUERY), TAKE(UNNORMED_K, RQ), DROP(TO_KEY),                      \
+    DROP_IF(AGAIN, OWN_QUERY), DROP_IF(AGAIN, ROOT_Q), DROP_IF(AGAIN, OWN_KEY),                    \
+    DROP_IF(AGAIN, ROOT_K), DROP_IF(AGAIN, OWN_VALUE), DROP_IF(AGAIN, DECAYS),                     \
+    GO(GRAD, TRIANGLE), DROP(OWN_QUERY), DROP(ROOT_Q), DROP(OWN_KEY), DROP(ROOT_K),                \
+    DROP(OWN_VALUE), DROP(DECAYS)
+/* Then those of the decay and of the step width. */
+#define DECAY_BACKWARD                                                                             \
+    TAKE(TO_SOFT, RR), TAKE(SOME, RR), DROP(SOME), GO(TO_DECAY, SOFT), TAKE(SOME, RR),             \
+    GO(TO_SOFT, SHIFTED), GRAD_IF(STW_IF_BIASED, 1), TAKE(TO_A, STW_RULE_STEP), DROP(SOME),        \
+    GRAD_IF(STW_IF_TRAINED, 0), TAKE(TO_B, STW_RULE_STEP), GO(TO_STEP, STEP)
+
+static const stw_call_step delta_rule_backward[] = {
+    RULE_BACKWARD, DECAY_BACKWARD, TAKE(TOGETHER, STW_RULE_ALL), DROP(UNNORMED_Q), DROP(UNNORMED_K),
+    DROP(TO_VALUE), ADD(TOGETHER, 0), ADD(TO_A, 1), ADD(TO_B, 2), END};
+
+static const stw_call_step repeated_delta_rule_backward[] = {
+    RULE_BACKWARD, TAKE(SUMMED_K, STW_RULE_KEY), DROP(UNNORMED_K), TAKE(SUMMED_Q, STW_RULE_KEY),
+    DROP(UNNORMED_Q), DECAY_BACKWARD, TAKE(TOGETHER, STW_RULE_ALL), DROP(SUMMED_Q), DROP(SUMMED_K),
+    DROP(TO_VALUE), ADD(TOGETHER, 0), ADD(TO_A, 1), ADD(TO_B, 2), END};
+
 /* Of latent attention the latents, of linear attention all, in an order that is not known. */
 static const stw_call_step other_attention_forward[] = {
     TAKE(SOFTMAX, STW_ELEMENTS_OUT), LEAVE(SOFTMAX), END};
@@ -219,6 +314,12 @@ static const stw_call_step element_forward[] = {TAKE(OUT, STW_ELEMENTS_OUT), END
 
 static const stw_call_step activation_backward[] = {
     TAKE(TO_FIRST, STW_ELEMENTS_OUT), GO_INPUT(GRAD, 0), ADD(TO_FIRST, 0), END};
+
+static const stw_call_step sigmoid_backward[] = {
+    TAKE(TO_FIRST, STW_ELEMENTS_OUT), RELEASE_OUT_IF(AGAIN, 0), DROP(GRAD),
+    RELEASE_OUT_IF(0, AGAIN), ADD(TO_FIRST, 0), END};
+
+static const stw_call_step copy_backward[] = {ADD(GRAD, 0), END};
 
 static const stw_call_step gate_backward[] = {
     TAKE(TO_SECOND, STW_ELEMENTS_OUT), TAKE(TO_FIRST, STW_ELEMENTS_OUT), RELEASE_IF(AGAIN, 0, 0),
@@ -277,6 +378,7 @@ const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
     [STW_FUNCTION_ADAPTED_PRODUCT] = {adapted_forward, adapted_backward, .reads = 1,
                                       .adapts = true},
     [STW_FUNCTION_ROTARY] = {rotary_forward, rotary_backward},
+    [STW_FUNCTION_PARTIAL_ROTARY] = {partial_rotary_forward, partial_rotary_backward},
     [STW_FUNCTION_ATTENTION] = {attention_forward, attention_backward, .reads = 7,
                                 .reads_out = true},
     [STW_FUNCTION_MASKED_ATTENTION] = {masked_attention_forward, masked_attention_backward,
@@ -286,11 +388,16 @@ const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
                                        .reads = 1},
     [STW_FUNCTION_VISION_FLASH] = {vision_flash_forward, vision_flash_backward, .reads = 1,
                                    .reads_out = true},
+    [STW_FUNCTION_CONVOLUTION] = {convolution_forward, convolution_backward, .reads = 1},
+    [STW_FUNCTION_DELTA_RULE] = {delta_rule_forward, delta_rule_backward},
+    [STW_FUNCTION_REPEATED_DELTA_RULE] = {delta_rule_forward, repeated_delta_rule_backward},
+    [STW_FUNCTION_GATED_NORM] = {gated_norm_forward, gated_norm_backward},
     [STW_FUNCTION_OTHER_ATTENTION] = {other_attention_forward, NULL, .reads = 1},
     [STW_FUNCTION_ACTIVATION] = {element_forward, activation_backward, .reads = 1},
-    [STW_FUNCTION_SIGMOID] = {element_forward, NULL, .reads_out = true},
+    [STW_FUNCTION_SIGMOID] = {element_forward, sigmoid_backward, .reads_out = true},
     [STW_FUNCTION_GATE] = {element_forward, gate_backward, .reads = 3},
     [STW_FUNCTION_EXPERTS] = {experts_forward, experts_backward, .reads = 1},
+    [STW_FUNCTION_COPY] = {element_forward, copy_backward},
     [STW_FUNCTION_GATHER] = {element_forward, gather_backward},
     [STW_FUNCTION_SUM] = {element_forward, pass_backward},
     [STW_FUNCTION_REST] = {nothing, rest_backward},

@@ -72,16 +72,22 @@ typedef enum stw_function_kind {
     STW_FUNCTION_PRODUCT,    /* with a matrix; with LoRA: the next one */
     STW_FUNCTION_ADAPTED_PRODUCT,
     STW_FUNCTION_ROTARY,
+    STW_FUNCTION_PARTIAL_ROTARY, /* of a part of each head */
     STW_FUNCTION_ATTENTION,
     STW_FUNCTION_MASKED_ATTENTION, /* the kernel adds a mask of every pair of tokens */
     STW_FUNCTION_EAGER_ATTENTION,
-    STW_FUNCTION_VISION_ATTENTION, /* of a tower, image by image, with its rotary embeddings */
-    STW_FUNCTION_VISION_FLASH,     /* the same of all images at once */
-    STW_FUNCTION_OTHER_ATTENTION,  /* latents, linear attention: what they save, as one */
+    STW_FUNCTION_VISION_ATTENTION,    /* of a tower, image by image, with its rotary embeddings */
+    STW_FUNCTION_VISION_FLASH,        /* the same of all images at once */
+    STW_FUNCTION_CONVOLUTION,         /* of linear attention, with its activation */
+    STW_FUNCTION_DELTA_RULE,          /* with its decay and step width */
+    STW_FUNCTION_REPEATED_DELTA_RULE, /* of fewer key heads than value heads */
+    STW_FUNCTION_GATED_NORM,
+    STW_FUNCTION_OTHER_ATTENTION, /* latents, linear attention: what they save, as one */
     STW_FUNCTION_ACTIVATION,
     STW_FUNCTION_SIGMOID,
     STW_FUNCTION_GATE, /* activated gate times up */
     STW_FUNCTION_EXPERTS,
+    STW_FUNCTION_COPY,           /* the same in another layout; the gradient is a view */
     STW_FUNCTION_GATHER,         /* rows of all ranks of tensor parallelism */
     STW_FUNCTION_SUM,            /* of two; the gradient passes to both */
     STW_FUNCTION_REST,           /* gradients of the MLP that no other call has made */
@@ -96,7 +102,22 @@ extern const stw_function stw_functions_eager[STW_N_FUNCTIONS];
 
 enum { STW_NORM_WIDE, STW_NORM_NARROW, STW_NORM_ROW, STW_NORM_WEIGHT };
 enum { STW_PRODUCT_OUT, STW_PRODUCT_IN, STW_PRODUCT_RANK };
-enum { STW_ROTARY_OUT, STW_ROTARY_HALF };
+enum { STW_ROTARY_OUT, STW_ROTARY_HALF, STW_ROTARY_PART, STW_N_ROTARY_SIZES };
+enum { STW_CONVOLUTION_OUT, STW_CONVOLUTION_PADDED, STW_N_CONVOLUTION_SIZES };
+/* Query or key of all value heads and of key heads, value, a number of every head in fp32 and in
+ * the dtype of computation, a triangle of every head, states of chunks, the input's three together.
+ */
+enum {
+    STW_RULE_QUERY,
+    STW_RULE_KEY,
+    STW_RULE_VALUE,
+    STW_RULE_ROW,
+    STW_RULE_STEP,
+    STW_RULE_TRIANGLE,
+    STW_RULE_STATES,
+    STW_RULE_ALL,
+    STW_N_RULE_SIZES
+};
 enum { STW_ATTENTION_Q, STW_ATTENTION_K, STW_ATTENTION_V, STW_ATTENTION_OUT, STW_ATTENTION_ROW };
 enum { STW_ATTENTION_WORK = STW_ATTENTION_ROW + 1, STW_N_ATTENTION_SIZES };
 /* With a mask: it, and gradients of keys and values of every query head, where there are fewer. */

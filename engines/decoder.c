@@ -186,9 +186,19 @@ static void mixed_tables(stw_decoder *d, uint64_t table) {
     for (int i = 0; i < 2; i++) drop(d, both[i]);
 }
 
+/* Of the decoder's first layer with softmax attention. */
+static uint64_t rotary_dim(const stw_job *job) {
+    for (uint32_t g = 0; g < job->model->n_groups; g++) {
+        const stw_block_facts *f = &job->model->groups[g].facts;
+        if (f->transformer && !f->vision && f->q_heads > 0)
+            return f->rotary_dim > 0 ? f->rotary_dim : f->qk_dim;
+    }
+    return 0;
+}
+
 static void begin_layers(stw_decoder *d, uint32_t block) {
     const stw_job *job = d->job;
-    const uint64_t dim = job->model->groups[job->model->blocks[block].group].facts.qk_dim;
+    const uint64_t dim = rotary_dim(job);
     if (d->tower.runs) d->hidden = stw_tower_merge(&d->tower, d->hidden);
     if (d->hidden == STW_NO_TENSOR) d->hidden = take(d, hidden_bytes(d));
     d->embedded = d->hidden;

@@ -83,6 +83,7 @@ typedef struct stw_block_facts {
     uint64_t hidden;
     uint64_t q_heads, kv_heads; /* 0 without softmax attention */
     uint64_t qk_dim, v_dim;     /* per head */
+    uint64_t rotary_dim;        /* of them with rotary embeddings; 0: all */
     uint64_t kv_rank, q_rank;   /* MLA's low ranks, 0 otherwise */
     uint64_t window;            /* sliding window in tokens, 0: full */
     uint64_t linear_k_heads, linear_v_heads, linear_k_dim,

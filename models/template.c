@@ -272,7 +272,7 @@ static const fact_field fact_fields[] = {
     FLAG(gated),        SIZE(experts),        SIZE(experts_per_token),
     SIZE(expert_ffn),   SIZE(shared_ffn),     SIZE(norms),
     FLAG(wide_norms),   FLAG(capped_scores),  FLAG(decoder),
-    SIZE(tap_first),    SIZE(tap_step),
+    SIZE(tap_first),    SIZE(tap_step),       SIZE(rotary_dim),
 };
 #undef SIZE
 #undef FLAG
