@@ -231,26 +231,7 @@ static uint8_t heads(adding *a, uint8_t in, bool queries, uint64_t n, uint8_t *g
 static bool is_called(stw_weight w) {
     return w == STW_WEIGHT_Q || w == STW_WEIGHT_K || w == STW_WEIGHT_V || w == STW_WEIGHT_KV ||
            w == STW_WEIGHT_QKV || w == STW_WEIGHT_O || w == STW_WEIGHT_GATE || w == STW_WEIGHT_UP ||
-           w == STW_WEIGHT_GATE_UP || w == STW_WEIGHT_DOWN;
-}
-
-/* What linear attention saves (transformers 5.17, models/qwen3_5, Qwen3_5GatedDeltaNet, with
- * causal_conv1d and flash-linear-attention): the input of the convolution, which makes its
- * activation again; of the rule query, key, value, and a triangle of CHUNK columns per head in the
- * dtype of computation, the roots of both norms, the decay, softplus in and out in fp32; of the
- * gated norm input, gate and its activation in fp32, the normalised input, its product with the
- * weight, and the output. */
-static uint64_t linear_bytes(const adding *a) {
-    enum { CHUNK = 64 }; /* rows: fla/ops/gated_delta_rule/chunk.py, chunk_size */
-    const stw_block_facts *f = a->facts;
-    const uint64_t heads = f->linear_v_heads, key = stw_times(f->linear_k_heads, f->linear_k_dim),
-                   repeated = stw_times(heads, f->linear_k_dim),
-                   value = stw_times(heads, f->linear_v_dim);
-    const uint64_t narrow = STW_SUM(stw_times(2, key), value, stw_times(2, repeated), value,
-                                    stw_times(heads, CHUNK), stw_times(3, value));
-    const uint64_t wide =
-        STW_SUM(stw_times(3, value), stw_times(4, heads), stw_times(2, f->linear_k_heads));
-    return stw_plus(column(a, narrow), stw_times(stw_times(a->rows, 4), wide));
+           w == STW_WEIGHT_GATE_UP || w == STW_WEIGHT_DOWN || w == STW_WEIGHT_LINEAR_IN;
 }
 
 /* Elements per token of latent attention, and of adapters, that no other call saves. */
@@ -346,16 +327,45 @@ static uint32_t linear_weight(const adding *a, stw_weight weight, uint32_t n) {
     return STW_NO_WEIGHT;
 }
 
-/* With a product each for queries, keys and values, for the gate, the step width and the decay, as
- * models/qwen3_5 has them. */
-static bool is_linear(const adding *a) {
-    return a->facts->linear_v_heads > 0 &&
-           linear_weight(a, STW_WEIGHT_LINEAR_IN, 3) != STW_NO_WEIGHT;
-}
-
 static uint8_t linear_product(adding *a, uint8_t in, uint32_t n) {
     const uint32_t weight = linear_weight(a, STW_WEIGHT_LINEAR_IN, n);
+    if (weight == STW_NO_WEIGHT) return in;
     return product(a, in, weight, tensor_of(a, weight)->shape[0], a->facts->hidden);
+}
+
+/* A part of a product. */
+static uint8_t part_of(adding *a, uint8_t in, uint64_t width) {
+    return element(a, STW_FUNCTION_PART, in, STW_NO_VALUE, column(a, width));
+}
+
+/* What linear attention makes of its input. models/qwen3_5 has a product for each;
+ * models/qwen3_next has two, whose parts are copied, in an order of its own. */
+typedef struct linear_inputs {
+    uint8_t mixed, gate, step, decay; /* query, key and value in one; the norm's gate */
+} linear_inputs;
+
+static bool has_products(const adding *a) {
+    return linear_weight(a, STW_WEIGHT_LINEAR_IN, 3) != STW_NO_WEIGHT;
+}
+
+static linear_inputs linear_in(adding *a, uint8_t in) {
+    const stw_block_facts *f = a->facts;
+    const uint64_t value = stw_times(f->linear_v_heads, f->linear_v_dim);
+    const uint8_t first = linear_product(a, in, 0), second = linear_product(a, in, 1);
+    linear_inputs out = {first, second, in, in};
+    if (has_products(a)) {
+        out.step = linear_product(a, in, 2);
+        out.decay = linear_product(a, in, 3);
+        return out;
+    }
+    out.mixed = part_of(
+        a, first, stw_plus(value, stw_times(2, stw_times(f->linear_k_heads, f->linear_k_dim))));
+    out.gate = part_of(a, first, value);
+    out.step = part_of(a, second, f->linear_v_heads);
+    out.decay = part_of(a, second, f->linear_v_heads);
+    ends(a, first);
+    ends(a, second);
+    return out;
 }
 
 static uint8_t convolution(adding *a, uint8_t in) {
@@ -420,16 +430,15 @@ static uint8_t gated_norm(adding *a, uint8_t in, uint8_t gate) {
 static uint8_t linear_attention(adding *a, uint8_t in) {
     const stw_block_facts *f = a->facts;
     a->part = STW_PART_ATTENTION;
-    const uint8_t mixed = linear_product(a, in, 0), gate = linear_product(a, in, 1);
-    const uint8_t step = linear_product(a, in, 2), decay = linear_product(a, in, 3);
-    const uint8_t convolved = convolution(a, mixed);
-    ends(a, mixed);
-    const uint8_t attended = delta_rule(a, (uint8_t[]){convolved, decay, step});
-    const uint8_t normed = gated_norm(a, attended, gate);
+    const linear_inputs of = linear_in(a, in);
+    const uint8_t convolved = convolution(a, of.mixed);
+    ends(a, of.mixed);
+    const uint8_t attended = delta_rule(a, (uint8_t[]){convolved, of.decay, of.step});
+    const uint8_t normed = gated_norm(a, attended, of.gate);
     ends(a, attended);
     const uint8_t out = product(a, normed, weight_of(a, STW_WEIGHT_O, false), f->hidden,
                                 stw_times(f->linear_v_heads, f->linear_v_dim));
-    const uint8_t locals[] = {gate, step, decay, convolved, normed, in};
+    const uint8_t locals[] = {of.gate, of.step, of.decay, convolved, normed, in};
     for (size_t i = 0; i < sizeof locals; i++) ends(a, locals[i]);
     return out;
 }
@@ -440,11 +449,10 @@ static uint8_t linear_attention(adding *a, uint8_t in) {
 static uint8_t attention(adding *a, uint8_t in) {
     const stw_block_facts *f = a->facts;
     const uint64_t q_heads = f->q_heads / a->tp, kv_heads = f->kv_heads / a->tp;
-    const uint64_t others = stw_plus(column(a, other_elements(a)), linear_bytes(a)),
-                   o_width = stw_times(q_heads, f->v_dim);
+    const uint64_t others = column(a, other_elements(a)), o_width = stw_times(q_heads, f->v_dim);
     uint32_t v_weight = weight_of(a, STW_WEIGHT_V, false);
     uint8_t attended = in, locals[] = {in, in, in}, gate = STW_NO_VALUE;
-    if (is_linear(a)) return linear_attention(a, in);
+    if (f->linear_v_heads > 0) return linear_attention(a, in);
     a->part = STW_PART_ATTENTION;
     if (v_weight == STW_NO_WEIGHT) v_weight = weight_of(a, STW_WEIGHT_QKV, false);
     if (v_weight == STW_NO_WEIGHT) v_weight = weight_of(a, STW_WEIGHT_KV, false);
@@ -590,63 +598,7 @@ uint32_t stw_calls_of_norm(const stw_job *job, stw_calls *out) {
     return block;
 }
 
-/* ---- a block's tensors ---- */
-
-/* Has a call this weight? Routed experts and their router are in no list. */
-static bool uses(const stw_job *job, const stw_block *block, const stw_call *c, uint32_t weight) {
-    const stw_tensor *tensor = &job->model->tensors[block->first_tensor + weight];
-    for (int i = 0; i < STW_MOST_WEIGHTS; i++)
-        if (c->weight[i] == weight) return true;
-    return c->function == STW_FUNCTION_EXPERTS && stw_module_is_mlp(tensor->use.module) &&
-           (tensor->expert || tensor->use.weight == STW_WEIGHT_ROUTER);
-}
-
-uint32_t stw_call_uses(const stw_job *job, uint32_t block, const stw_call *call,
-                       uint32_t *tensors) {
-    const stw_block *blk = &job->model->blocks[block];
-    uint32_t n = 0;
-    for (uint32_t w = 0; w < blk->n_tensors; w++) {
-        if (!uses(job, blk, call, w)) continue;
-        if (tensors != NULL) tensors[n] = w;
-        n++;
-    }
-    return n;
-}
-
-enum { FIRST_NORMS, ATTENTION, HEAD_NORMS, MLP, NORMS, N_REGISTERED };
-
-/* A vision tower's norms come first. */
-static int registered_with(const stw_model *model, const stw_tensor *tensor) {
-    const bool sees = model->groups[model->blocks[tensor->block].group].facts.vision;
-    if (tensor->use.weight == STW_WEIGHT_Q_NORM || tensor->use.weight == STW_WEIGHT_K_NORM)
-        return HEAD_NORMS;
-    if (stw_module_is_attention(tensor->use.module)) return ATTENTION;
-    return tensor->use.weight != STW_WEIGHT_NORM ? MLP : sees ? FIRST_NORMS : NORMS;
-}
-
-/* Is `adapter` a tensor of LoRA, of this weight? */
-static bool adapts(const stw_tensor *adapter, const stw_tensor *weight) {
-    const stw_weight_use use = adapter->use, of = weight->use;
-    return use.adapter != STW_ADAPTER_NONE && use.weight == of.weight && use.module == of.module &&
-           !of.bias;
-}
-
-void stw_block_tensors(const stw_model *model, uint32_t block, uint32_t *tensors) {
-    const stw_block *blk = &model->blocks[block];
-    const uint32_t end = blk->first_tensor + blk->n_tensors;
-    uint32_t n = 0;
-    for (int part = 0; part < N_REGISTERED; part++)
-        for (uint32_t i = blk->first_tensor; i < end; i++) {
-            const stw_tensor *weight = &model->tensors[i];
-            if (registered_with(model, weight) != part || weight->use.adapter != STW_ADAPTER_NONE)
-                continue;
-            tensors[n++] = i;
-            for (uint32_t a = i + 1; a < end; a++)
-                if (adapts(&model->tensors[a], weight)) tensors[n++] = a;
-        }
-}
-
-/* ---- what is known of them ---- */
+/* ---- what is known of blocks ---- */
 
 bool stw_group_is_known(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;

@@ -17,13 +17,6 @@ uint64_t stw_mask_bytes(const stw_job *job, const stw_block_facts *facts, uint64
 /** The norm after the last block, alone.
  * @return its block */
 uint32_t stw_calls_of_norm(const stw_job *job, stw_calls *out);
-/** Tensors of a block that a call of it uses.
- * @param tensors out, numbers from the block's first tensor on; NULL: they are counted
- * @return their number */
-uint32_t stw_call_uses(const stw_job *job, uint32_t block, const stw_call *call, uint32_t *tensors);
-/** A block's tensors in the order in which transformers registers their modules: attention, norms
- * of heads, MLP, norms, which come first in a vision tower. @param tensors [n_tensors] out */
-void stw_block_tensors(const stw_model *model, uint32_t block, uint32_t *tensors);
 /** Of a group's blocks: is the order of all tensors known? Else only what is saved is. */
 bool stw_group_is_known(const stw_job *job, uint32_t group);
 /** The same of a block of a group. */

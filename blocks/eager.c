@@ -302,7 +302,7 @@ static const stw_call_step repeated_delta_rule_backward[] = {
     DROP(UNNORMED_Q), DECAY_BACKWARD, TAKE(TOGETHER, STW_RULE_ALL), DROP(SUMMED_Q), DROP(SUMMED_K),
     DROP(TO_VALUE), ADD(TOGETHER, 0), ADD(TO_A, 1), ADD(TO_B, 2), END};
 
-/* Of latent attention the latents, of linear attention all, in an order that is not known. */
+/* Of latent attention the latents, in an order that is not known. */
 static const stw_call_step other_attention_forward[] = {
     TAKE(SOFTMAX, STW_ELEMENTS_OUT), LEAVE(SOFTMAX), END};
 
@@ -397,6 +397,7 @@ const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
     [STW_FUNCTION_SIGMOID] = {element_forward, sigmoid_backward, .reads_out = true},
     [STW_FUNCTION_GATE] = {element_forward, gate_backward, .reads = 3},
     [STW_FUNCTION_EXPERTS] = {experts_forward, experts_backward, .reads = 1},
+    [STW_FUNCTION_PART] = {element_forward, NULL},
     [STW_FUNCTION_COPY] = {element_forward, copy_backward},
     [STW_FUNCTION_GATHER] = {element_forward, gather_backward},
     [STW_FUNCTION_SUM] = {element_forward, pass_backward},

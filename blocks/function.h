@@ -82,11 +82,12 @@ typedef enum stw_function_kind {
     STW_FUNCTION_DELTA_RULE,          /* with its decay and step width */
     STW_FUNCTION_REPEATED_DELTA_RULE, /* of fewer key heads than value heads */
     STW_FUNCTION_GATED_NORM,
-    STW_FUNCTION_OTHER_ATTENTION, /* latents, linear attention: what they save, as one */
+    STW_FUNCTION_OTHER_ATTENTION, /* latents: what they save, as one */
     STW_FUNCTION_ACTIVATION,
     STW_FUNCTION_SIGMOID,
     STW_FUNCTION_GATE, /* activated gate times up */
     STW_FUNCTION_EXPERTS,
+    STW_FUNCTION_PART,           /* a part that is copied, in an order that is not known */
     STW_FUNCTION_COPY,           /* the same in another layout; the gradient is a view */
     STW_FUNCTION_GATHER,         /* rows of all ranks of tensor parallelism */
     STW_FUNCTION_SUM,            /* of two; the gradient passes to both */

@@ -10,9 +10,9 @@
 
 #include "blocks/function.h"
 
-/* A list lies on stacks, which may be small: see unit.library_stack. The longest one (rows that are
- * gathered, latents, norms of heads, four norms, experts and shared ones) has 26 calls, 27 values
- * and 86 sizes. */
+/* A list lies on stacks, which may be small: see unit.library_stack. The longest ones (latents,
+ * norms of heads, four norms, experts and shared ones; gates of heads with the same) have 27 calls,
+ * 28 values and 86 sizes. */
 enum { STW_MOST_CALLS = 28, STW_MOST_VALUES = 30, STW_MOST_BYTES = 86 };
 /** No value, no weight. */
 #define STW_NO_VALUE UINT8_MAX

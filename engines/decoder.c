@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "blocks/block_tensors.h"
 #include "core/checked.h"
 #include "engines/bytes.h"
 #include "engines/head_chunks.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engines/deepspeed/uses.h"
 
+#include "blocks/block_tensors.h"
 #include "blocks/calls.h"
 
 /* False: they are not known, or a tensor is in no call or in two. */

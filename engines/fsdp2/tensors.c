@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "blocks/block_tensors.h"
 #include "core/checked.h"
 #include "engines/bytes.h"
 #include "engines/fsdp_keys.h"

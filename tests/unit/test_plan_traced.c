@@ -110,9 +110,10 @@ static void fsdp2(void) {
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) of_model(models[m], &cases[i]);
 }
 
-/* The same of models with a vision tower, one of them without deepstack. */
+/* The same of models with a vision tower, one of them without deepstack and with linear attention.
+ */
 static void towers(void) {
-    static const char *const models[] = {"Qwen3-VL-2B"};
+    static const char *const models[] = {"Qwen3-VL-2B", "Qwen3.5-0.8B"};
     static const traced_case cases[] = {
         {0.01, {SDPA, NONE, IMAGES}},
         {0.01, {SDPA, FULL, IMAGES}},
