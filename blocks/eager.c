@@ -62,7 +62,8 @@ static const stw_call_step wide_norm_backward[] = {
     GRAD_IF(STW_IF_TRAINED, 0), DROP(WEIGHT),
     THROUGH_ROOT, END};
 
-/* Times an activated gate (models/qwen3_5/modeling_qwen3_5.py, Qwen3_5RMSNormGated): both in fp32. */
+/* Times an activated gate, both in fp32 (models/qwen3_5/modeling_qwen3_5.py,
+ * Qwen3_5RMSNormGated). */
 enum { GATE_WIDE = TO_X + 1, GATE_ACTIVE, GATED, TO_OPEN, TO_NORMED, TO_Z };
 
 static const stw_call_step gated_norm_forward[] = {
@@ -132,7 +133,8 @@ static const stw_call_step rotary_backward[] = {
     TAKE(TURNED, ALL), DROP(SINES), DROP(TURNED), TAKE(STRAIGHT, ALL), DROP(GRAD), DROP(STRAIGHT),
     ADD(LOWER, 0), END};
 
-/* A part is rotated, then the whole is put together; of the gradient each part is put into zeros. */
+/* A part is rotated, then the whole is put together; of the gradient each part is put into zeros.
+ * models/qwen3_5 rotates keys before it puts queries together. */
 enum { INTO_ALL = LOWER + 1, PUT };
 enum { P = STW_ROTARY_PART };
 
@@ -240,8 +242,8 @@ static const stw_call_step vision_flash_backward[] = {
 /* ---- linear attention ---- */
 
 /* models/qwen3_5/modeling_qwen3_5.py, Qwen3_5GatedDeltaNet, with torch's convolution, which runs
- * without the package causal_conv1d: its input is copied into rows of channels, its output has a few
- * columns more, which the activation saves, too. */
+ * without the package causal_conv1d (its own saves nothing but its input): the input is copied into
+ * rows of channels, the output has a few columns more, which the activation saves, too. */
 enum { COPIED = FIRST, PADDED, TO_CONVOLVED };
 enum { C = STW_CONVOLUTION_OUT, CP = STW_CONVOLUTION_PADDED };
 
@@ -253,14 +255,15 @@ static const stw_call_step convolution_backward[] = {
     GRAD_IF(STW_IF_TRAINED, 0), TAKE(TO_CONVOLVED, C), DROP(COPIED), GO_INPUT(PADDED, 0),
     ADD(TO_CONVOLVED, 0), END};
 
-/* flash-linear-attention 0.6.0, fla/ops/gated_delta_rule/chunk.py: the step width, the decay from its
- * softplus, copies of query, key and value; both normalised, with their roots; the decay's sums, a
- * triangle, keys and values by it, states and new values, which backward makes again. */
+/* flash-linear-attention 0.6.0, fla/ops/gated_delta_rule/chunk.py: the step width, the decay from
+ * its softplus, copies of query, key and value; both normalised, with their roots; sums of the
+ * decay, a triangle, keys and values by it, states and new values, which backward makes again. */
 enum { STEP = FIRST, SHIFTED, SOFT, OWN_VALUE, OWN_QUERY, ROOT_Q, OWN_KEY, ROOT_K, DECAYS, TRIANGLE,
-       BY_KEY, BY_VALUE, STATES, NEW_VALUE, LOCAL, TO_STATES, TO_NEW, TO_QUERY, TO_KEY, SOME, TO_BY_KEY,
-       TO_DECAYS, MORE_KEY, TO_VALUE, MORE_DECAYS, TO_STEP, TO_DECAY, STW_RULE_SLOTS };
-enum { FULL_QUERY = TO_QUERY, FULL_KEY = TO_KEY, DECAY = TO_DECAY, /* of forward */
-       UNNORMED_Q = BY_KEY, UNNORMED_K = TO_BY_KEY, TO_SOFT = LOCAL, TO_A = STATES, TO_B = NEW_VALUE,
+       BY_KEY, BY_VALUE, STATES, NEW_VALUE, LOCAL, TO_STATES, TO_NEW, TO_QUERY, TO_KEY, SOME,
+       TO_BY_KEY, TO_DECAYS, MORE_KEY, TO_VALUE, MORE_DECAYS, TO_STEP, TO_DECAY };
+/* The same slots at other times. */
+enum { FULL_QUERY = TO_QUERY, FULL_KEY = TO_KEY, DECAY = TO_DECAY, UNNORMED_Q = BY_KEY,
+       UNNORMED_K = TO_BY_KEY, TO_SOFT = LOCAL, TO_A = STATES, TO_B = NEW_VALUE,
        TOGETHER = TO_STATES, SUMMED_Q = MORE_KEY, SUMMED_K = BY_VALUE };
 enum { RQ = STW_RULE_QUERY, RV = STW_RULE_VALUE, RR = STW_RULE_ROW, RS = STW_RULE_STATES };
 

@@ -72,7 +72,7 @@ static uint8_t norm(adding *a, uint8_t in, uint64_t elements, uint32_t weight) {
     weigh(a, c, weight);
     if (!layer) a->bytes[STW_NORM_WIDE] = stw_times(elements, 4);
     a->bytes[STW_NORM_NARROW] = stw_times(elements, compute_bytes(a->job));
-    a->bytes[STW_NORM_ROW] = stw_times(elements / tensor_of(a, weight)->numel, 4);
+    a->bytes[STW_NORM_ROW] = stw_times(elements / stw_max_u64(tensor_of(a, weight)->numel, 1), 4);
     return c->out;
 }
 
@@ -175,19 +175,33 @@ void stw_tower_calls_of_block(const stw_job *job, uint32_t block, bool constant,
     stw_calls_finish(out, constant);
 }
 
+/* The first matrix from a weight on; n_tensors: there is none. */
+static uint32_t matrix_from(const adding *a, uint32_t weight) {
+    while (weight < a->block->n_tensors && tensor_of(a, weight)->rank < 2) weight++;
+    return weight;
+}
+
+bool stw_tower_has_merger(const stw_job *job, uint32_t block) {
+    const stw_block *blk = &job->model->blocks[block];
+    const adding a = {.job = job, .block = blk};
+    const uint32_t first = matrix_from(&a, 0), second = matrix_from(&a, first + 1);
+    const stw_block_facts *f = &job->model->groups[blk->group].facts;
+    return f->vision && !f->transformer && first > 0 && second < blk->n_tensors &&
+           tensor_of(&a, 0)->use.weight == STW_WEIGHT_NORM;
+}
+
 void stw_tower_calls_of_merger(const stw_job *job, uint32_t block, stw_calls *out) {
     adding a = begin(job, block, out);
     const uint64_t elements = stw_times(out->rows, a.facts->hidden);
-    uint32_t fc_1 = 0;
+    const uint32_t first = matrix_from(&a, 0), second = matrix_from(&a, first + 1);
     a.part = STW_PART_MLP;
-    while (fc_1 + 1 < a.block->n_tensors && tensor_of(&a, fc_1)->rank < 2) fc_1++;
     const uint8_t normed = norm(&a, STW_VALUE_INPUT, elements, 0);
-    out->rows = elements / stw_max_u64(tensor_of(&a, fc_1)->shape[1], 1);
-    const uint8_t raised = product(&a, normed, fc_1);
+    out->rows = elements / stw_max_u64(tensor_of(&a, first)->shape[1], 1);
+    const uint8_t raised = product(&a, normed, first);
     ends(&a, normed);
     const uint8_t inner = activation(&a, raised);
     ends(&a, raised);
-    out->out = product(&a, inner, fc_1 + 2);
+    out->out = product(&a, inner, second);
     ends(&a, inner);
     stw_calls_finish(out, false);
 }

@@ -12,7 +12,9 @@
 bool stw_tower_has_block(const stw_job *job, uint32_t group);
 /** Of such a block. @param constant its input has no gradient */
 void stw_tower_calls_of_block(const stw_job *job, uint32_t block, bool constant, stw_calls *out);
-/** Of a merger: a norm of patches, or of those of a token together, two products. */
+/** Is a block a merger: a norm of patches, or of those of a token together, and two products? */
+bool stw_tower_has_merger(const stw_job *job, uint32_t block);
+/** Of a merger. */
 void stw_tower_calls_of_merger(const stw_job *job, uint32_t block, stw_calls *out);
 
 #endif

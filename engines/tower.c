@@ -62,6 +62,8 @@ bool stw_tower_is_known(const stw_job *job) {
         if (f->transformer) continue;
         if (is_embedding(job, b))
             embeddings++;
+        else if (!stw_tower_has_merger(job, b))
+            return false;
         else if (!is_tap(job, b))
             mergers++;
     }

@@ -37,17 +37,24 @@ static uint64_t compute_bytes(const stw_job *job) {
 static uint64_t merger_bytes(const stw_job *job, uint32_t block) {
     stw_calls calls;
     uint64_t saved[STW_N_PARTS];
+    if (!stw_tower_has_merger(job, block)) return 0;
     stw_tower_calls_of_merger(job, block, &calls);
     stw_calls_saved(&calls, saved);
     return stw_plus(saved[STW_PART_NORMS], saved[STW_PART_MLP]);
 }
 
+/* Of what makes vectors of patches: pixels. */
+static uint64_t pixel_bytes(const stw_job *job, const stw_tensor *patch) {
+    return stw_times(stw_job_patches(job),
+                     stw_times(compute_bytes(job), patch->numel / patch->shape[0]));
+}
+
 uint64_t stw_vision_saved_bytes(const stw_job *job) {
     const stw_model *model = job->model;
-    const uint64_t patches = stw_job_patches(job), c = compute_bytes(job);
     bool reached = stw_vision_is_reached(job);
     uint64_t sum = 0;
-    for (uint32_t b = 0; b < model->n_blocks && patches > 0; b++) {
+    if (stw_job_patches(job) == 0) return 0;
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
         const stw_block *block = &model->blocks[b];
         const stw_block_facts *f = &model->groups[block->group].facts;
         const stw_tensor *first = &model->tensors[block->first_tensor];
@@ -56,9 +63,7 @@ uint64_t stw_vision_saved_bytes(const stw_job *job) {
             reached = reached || stw_job_trains(job, t);
         if (!reached) continue;
         const bool embeds = first->rank > 2 && first->shape[0] > 0;
-        sum =
-            stw_plus(sum, embeds ? stw_times(patches, stw_times(c, first->numel / first->shape[0]))
-                                 : merger_bytes(job, b));
+        sum = stw_plus(sum, embeds ? pixel_bytes(job, first) : merger_bytes(job, b));
     }
     return sum;
 }

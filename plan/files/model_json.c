@@ -30,7 +30,9 @@ static const fact facts[] = {FLAG(transformer),      FLAG(vision),
                              NUMBER(linear_v_heads), NUMBER(linear_k_dim),
                              NUMBER(linear_v_dim),   NUMBER(ffn),
                              NUMBER(experts),        NUMBER(experts_per_token),
-                             NUMBER(expert_ffn),     NUMBER(shared_ffn)};
+                             NUMBER(expert_ffn),     NUMBER(shared_ffn),
+                             NUMBER(rotary_dim),     NUMBER(tap_first),
+                             NUMBER(tap_step)};
 #undef FLAG
 #undef NUMBER
 enum { N_FACTS = sizeof facts / sizeof facts[0] };

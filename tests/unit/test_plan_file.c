@@ -198,7 +198,10 @@ static void every_fact_is_in_the_file(void) {
                                         .experts_per_token = 14,
                                         .expert_ffn = 16,
                                         .shared_ffn = 17,
-                                        .norms = 18};
+                                        .norms = 18,
+                                        .rotary_dim = 2,
+                                        .tap_first = 19,
+                                        .tap_step = 20};
     stw_model *model = NULL, *again = NULL;
     stw_tree *tree = NULL;
     stw_text text = STW_TEXT_INIT;
