@@ -327,9 +327,17 @@ static uint32_t linear_weight(const adding *a, stw_weight weight, uint32_t n) {
     return STW_NO_WEIGHT;
 }
 
+/* Has it linear attention, with all of its weights? */
+static bool is_linear(const adding *a) {
+    return a->facts->linear_v_heads > 0 &&
+           linear_weight(a, STW_WEIGHT_LINEAR_IN, 1) != STW_NO_WEIGHT &&
+           linear_weight(a, STW_WEIGHT_CONVOLUTION, 0) != STW_NO_WEIGHT &&
+           linear_weight(a, STW_WEIGHT_LINEAR_STATE, 1) != STW_NO_WEIGHT &&
+           linear_weight(a, STW_WEIGHT_NORM, 0) != STW_NO_WEIGHT;
+}
+
 static uint8_t linear_product(adding *a, uint8_t in, uint32_t n) {
     const uint32_t weight = linear_weight(a, STW_WEIGHT_LINEAR_IN, n);
-    if (weight == STW_NO_WEIGHT) return in;
     return product(a, in, weight, tensor_of(a, weight)->shape[0], a->facts->hidden);
 }
 
@@ -452,7 +460,7 @@ static uint8_t attention(adding *a, uint8_t in) {
     const uint64_t others = column(a, other_elements(a)), o_width = stw_times(q_heads, f->v_dim);
     uint32_t v_weight = weight_of(a, STW_WEIGHT_V, false);
     uint8_t attended = in, locals[] = {in, in, in}, gate = STW_NO_VALUE;
-    if (f->linear_v_heads > 0) return linear_attention(a, in);
+    if (is_linear(a)) return linear_attention(a, in);
     a->part = STW_PART_ATTENTION;
     if (v_weight == STW_NO_WEIGHT) v_weight = weight_of(a, STW_WEIGHT_QKV, false);
     if (v_weight == STW_NO_WEIGHT) v_weight = weight_of(a, STW_WEIGHT_KV, false);
@@ -607,10 +615,15 @@ bool stw_group_is_known(const stw_job *job, uint32_t group) {
     if (!f->transformer || (!f->gated && f->experts > 0)) return false;
     if (f->q_heads + f->linear_v_heads == 0) return false;
     if (f->shared_ffn > 0 && (f->linear_v_heads > 0 || f->rotary_dim > 0)) return false;
+    bool has_rule = f->linear_v_heads == 0;
     stw_calls_of_group(job, group, &calls);
-    for (uint32_t i = 0; i < calls.n; i++)
+    for (uint32_t i = 0; i < calls.n; i++) {
+        const uint8_t kind = calls.list[i].function;
         if (stw_function_of(&calls, &calls.list[i])->backward == NULL) return false;
-    return true;
+        if (kind == STW_FUNCTION_DELTA_RULE || kind == STW_FUNCTION_REPEATED_DELTA_RULE)
+            has_rule = true;
+    }
+    return has_rule;
 }
 
 void stw_group_saved(const stw_job *job, uint32_t group, uint64_t bytes[STW_N_PARTS]) {

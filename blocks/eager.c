@@ -288,8 +288,8 @@ static const stw_call_step delta_rule_forward[] = {
     TAKE(UNNORMED_Q, RQ), DROP(TO_QUERY), TAKE(UNNORMED_K, RQ), DROP(TO_KEY),                      \
     DROP_IF(AGAIN, OWN_QUERY), DROP_IF(AGAIN, ROOT_Q), DROP_IF(AGAIN, OWN_KEY),                    \
     DROP_IF(AGAIN, ROOT_K), DROP_IF(AGAIN, OWN_VALUE), DROP_IF(AGAIN, DECAYS),                     \
-    GO(GRAD, TRIANGLE), DROP(OWN_QUERY), DROP(ROOT_Q), DROP(OWN_KEY), DROP(ROOT_K),                \
-    DROP(OWN_VALUE), DROP(DECAYS)
+    DROP_IF(AGAIN, TRIANGLE), DROP(GRAD), DROP(OWN_QUERY), DROP(ROOT_Q), DROP(OWN_KEY),            \
+    DROP(ROOT_K), DROP(OWN_VALUE), DROP(DECAYS), DROP(TRIANGLE)
 /* Then those of the decay and of the step width. */
 #define DECAY_BACKWARD                                                                             \
     TAKE(TO_SOFT, RR), TAKE(SOME, RR), DROP(SOME), GO(TO_DECAY, SOFT), TAKE(SOME, RR),             \
