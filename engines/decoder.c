@@ -307,9 +307,9 @@ uint64_t stw_decoder_forward_bytes(const stw_job *job, uint32_t block, stw_pool 
     if (!stw_kept_new(pool, calls, &kept)) return 0;
     stw_trace trace = {.b = &b, .job = job, .calls = calls, .kept = &kept};
     stw_tensors_instead(&b, 0);
-    (void)stw_tensor_take(&b, COMPUTE,
-                          stw_times(stw_times(job->tokens, bytes_of(job->run->precision.compute)),
-                                    job->model->hidden));
+    const uint64_t row = stw_times(bytes_of(job->run->precision.compute), job->model->hidden);
+    const bool is_text = !job->model->groups[group].facts.vision;
+    (void)stw_tensor_take(&b, COMPUTE, is_text ? stw_times(job->tokens, row) : calls->bytes[0]);
     (void)stw_trace_forward(&trace, STW_TRACE_FORGET);
     uint64_t *bytes = stw_pool_array(pool, (size_t)program.n_tensors + 1, sizeof *bytes);
     for (uint32_t i = 0; i < program.n_events && bytes != NULL; i++) {

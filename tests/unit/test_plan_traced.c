@@ -119,6 +119,7 @@ static void towers(void) {
         {0.01, {SDPA, FULL, IMAGES}},
         {0.01, {FSDP2, NONE, IMAGES}},
         {0.01, {SDPA, NONE, IMAGES, "node.gpus=1"}},
+        {0.01, {SDPA, FULL, IMAGES, "batch.log_prob_micro_batch=4"}},
         {0.01, {SDPA, FULL, IMAGES, "node.gpus=1", "batch.grad_accumulation=2"}},
         {0.01, {ZERO, "deepspeed.zero_stage=1", NONE, IMAGES}},
         {0.01, {ZERO, "deepspeed.zero_stage=2", FULL, IMAGES}},
