@@ -7,10 +7,10 @@
 #include "blocks/function.h"
 #include "plan/job/job.h"
 
-/* A list lies on stacks, which may be small: see unit.library_stack. The longest one (rows that are
- * gathered, latents, norms of heads, four norms, experts and shared ones) has 26 calls, 27 values
- * and 86 sizes. */
-enum { STW_MOST_CALLS = 28, STW_MOST_VALUES = 30, STW_MOST_BYTES = 86 };
+/* A list lies on stacks, which may be small: see unit.library_stack. The longest one that facts
+ * may ask for (rows that are gathered, latents of queries and of keys, an indexer, experts
+ * and shared ones) has 35 calls, 36 values and 95 sizes. */
+enum { STW_MOST_CALLS = 35, STW_MOST_VALUES = 36, STW_MOST_BYTES = 95 };
 /** No value, no weight. */
 #define STW_NO_VALUE UINT8_MAX
 #define STW_NO_WEIGHT UINT16_MAX
@@ -101,6 +101,8 @@ void stw_calls_checkpoint(stw_calls *out, stw_part part);
 void stw_calls_of_block(const stw_job *job, uint32_t block, bool constant, stw_calls *out);
 /** The same of the blocks of a group, with a gradient of the input. */
 void stw_calls_of_group(const stw_job *job, uint32_t group, stw_calls *out);
+/** Elements of a head that have positions. */
+uint64_t stw_rotary_dim(const stw_job *job, uint32_t block);
 /** Bytes of the mask of a block's attention, if it has one; 0: it has none. */
 uint64_t stw_mask_bytes(const stw_job *job, const stw_block_facts *facts, uint64_t element_bytes);
 /** The norm after the last block, alone.

@@ -72,15 +72,25 @@ typedef enum stw_function_kind {
     STW_FUNCTION_PRODUCT,    /* with a matrix; with LoRA: the next one */
     STW_FUNCTION_ADAPTED_PRODUCT,
     STW_FUNCTION_ROTARY,
+    STW_FUNCTION_TURN,       /* rotary, as complex numbers */
+    STW_FUNCTION_TURN_PAIRS, /* rotary, of even and odd elements */
+    STW_FUNCTION_CONCAT,     /* of two; the gradient of the second one is a view */
+    STW_FUNCTION_KEYS, /* of latent attention: each head's part, and the part with positions */
     STW_FUNCTION_ATTENTION,
     STW_FUNCTION_MASKED_ATTENTION, /* the kernel adds a mask of every pair of tokens */
     STW_FUNCTION_EAGER_ATTENTION,
-    STW_FUNCTION_OTHER_ATTENTION, /* latents, linear attention: what they save, as one */
+    STW_FUNCTION_OTHER_ATTENTION, /* linear attention, indexers: what they save, as one */
     STW_FUNCTION_ACTIVATION,
     STW_FUNCTION_SIGMOID,
     STW_FUNCTION_GATE, /* activated gate times up */
     STW_FUNCTION_EXPERTS,
+    STW_FUNCTION_WIDE_PRODUCT, /* with a matrix that is cast to fp32 */
+    STW_FUNCTION_SOFTMAX_SCORES,
+    STW_FUNCTION_SIGMOID_SCORES,
+    STW_FUNCTION_WIDE_EXPERTS,   /* scores are an input, in fp32 */
     STW_FUNCTION_GATHER,         /* rows of all ranks of tensor parallelism */
+    STW_FUNCTION_RESIZE,         /* a cast, padding, or what is cropped, into a tensor of its own */
+    STW_FUNCTION_COPY,           /* of heads, into rows of tokens: the gradient is a view */
     STW_FUNCTION_SUM,            /* of two; the gradient passes to both */
     STW_FUNCTION_REST,           /* gradients of the MLP that no other call has made */
     STW_FUNCTION_REST_ATTENTION, /* of all others */
@@ -95,6 +105,12 @@ extern const stw_function stw_functions_eager[STW_N_FUNCTIONS];
 enum { STW_NORM_WIDE, STW_NORM_NARROW, STW_NORM_ROW, STW_NORM_WEIGHT };
 enum { STW_PRODUCT_OUT, STW_PRODUCT_IN, STW_PRODUCT_RANK };
 enum { STW_ROTARY_OUT, STW_ROTARY_HALF };
+enum { STW_TURN_OUT, STW_TURN_WIDE, STW_TURN_TABLE }; /* in fp32, of positions */
+/* All heads' parts with positions, and without; the part with positions, which all share. */
+enum { STW_KEYS_OUT, STW_KEYS_TURNED, STW_KEYS_STRAIGHT, STW_KEYS_SHARED };
+enum { STW_WIDE_PRODUCT_OUT, STW_WIDE_PRODUCT_IN, STW_WIDE_PRODUCT_WEIGHT };
+/* Of all experts, a flag of each; weights and indices of those that are chosen. */
+enum { STW_SCORES_ALL, STW_SCORES_FLAGS, STW_SCORES_CHOSEN, STW_SCORES_INDEX };
 enum { STW_ATTENTION_Q, STW_ATTENTION_K, STW_ATTENTION_V, STW_ATTENTION_OUT, STW_ATTENTION_ROW };
 enum { STW_ATTENTION_WORK = STW_ATTENTION_ROW + 1, STW_N_ATTENTION_SIZES };
 /* With a mask: it, and gradients of keys and values of every query head, where there are fewer. */
@@ -106,7 +122,7 @@ enum {
 };
 /* Eager attention: copies of keys and values, capped scores, softmax in fp32, its cast. */
 enum { STW_EAGER_COPIES, STW_EAGER_CAPPED, STW_EAGER_WIDE, STW_EAGER_OUT, STW_EAGER_CAST };
-enum { STW_ELEMENTS_OUT, STW_ELEMENTS_IN }; /* of all others; in: of gathers */
+enum { STW_ELEMENTS_OUT, STW_ELEMENTS_IN }; /* of all others; in: of gathers, resizing */
 enum {
     STW_EXPERTS_SCORES, /* of all experts: in the dtype of computation, twice as wide, in fp32 */
     STW_EXPERTS_WIDE,
@@ -118,6 +134,19 @@ enum {
     STW_EXPERTS_ACTIVE,
     STW_EXPERTS_BOTH,
     STW_EXPERTS_HIDDEN /* of tokens */
+};
+/* With scores in fp32: what they weigh, and of routed rows their scores and a flag. */
+enum {
+    STW_WIDE_EXPERTS_INDEX,
+    STW_WIDE_EXPERTS_SCORE,
+    STW_WIDE_EXPERTS_FLAG,
+    STW_WIDE_EXPERTS_COPIES,
+    STW_WIDE_EXPERTS_WEIGHED,
+    STW_WIDE_EXPERTS_INNER,
+    STW_WIDE_EXPERTS_BOTH,
+    STW_WIDE_EXPERTS_HIDDEN,
+    STW_WIDE_EXPERTS_SUM,
+    STW_N_WIDE_EXPERTS_SIZES
 };
 
 #endif

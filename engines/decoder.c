@@ -38,28 +38,30 @@ static bool has_experts(const stw_model *model) {
     return false;
 }
 
-static bool blocks_are_known(const stw_job *job, const stw_decisions *decisions) {
+/* Are they, whatever is decided about activations? */
+static bool job_is_known(const stw_job *job) {
+    const stw_run_spec *run = job->run;
     for (uint32_t g = 0; g < job->model->n_groups; g++)
         if (job->model->groups[g].facts.transformer && !stw_group_is_known(job, g)) return false;
-    for (uint32_t i = 0; i < decisions->n_blocks; i++)
-        if (decisions->blocks[i].act == STW_ACT_OFFLOAD && decisions->blocks[i].count > 0)
-            return false;
-    return true;
+    return stw_job_tp(job) == 1 && job->model->facts_known &&
+           (run->trainable.lora_rank == 0 || !has_experts(job->model)) &&
+           run->trainable.freeze.n == 0 && !run->loss.fused && !job->model->soft_capped;
 }
 
 bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions) {
-    const stw_run_spec *run = job->run;
-    return stw_job_tp(job) == 1 && job->model->facts_known &&
-           (run->trainable.lora_rank == 0 || !has_experts(job->model)) &&
-           run->trainable.freeze.n == 0 && !run->loss.fused && !job->model->soft_capped &&
-           blocks_are_known(job, decisions);
+    for (uint32_t i = 0; i < decisions->n_blocks; i++)
+        if (decisions->blocks[i].act == STW_ACT_OFFLOAD && decisions->blocks[i].count > 0)
+            return false;
+    return job_is_known(job);
 }
 
 stw_margins stw_decoder_margins(const stw_job *job, stw_margins margins) {
+    const bool known = job_is_known(job);
     for (uint32_t g = 0; g < job->model->n_groups; g++) {
         const stw_block_facts *f = &job->model->groups[g].facts;
         const bool sees = f->transformer && f->vision && job->run->batch.image_tokens > 0;
-        if (f->kv_rank == 0 && !(sees && job->run->recompute.granularity != 1)) continue;
+        if (!(f->kv_rank > 0 && !known) && !(sees && job->run->recompute.granularity != 1))
+            continue;
         margins.gpu = 0.034;
         margins.reserved = 0.110;
     }
@@ -142,11 +144,19 @@ static void drop_tables(stw_decoder *d) {
     d->mask = drop(d, d->mask);
 }
 
+/* DeepseekV2RotaryEmbedding.forward: ones turned by angles, and their product with a factor. */
+static void take_complex_table(stw_decoder *d, uint64_t elements) {
+    uint32_t ones = take(d, stw_times(elements, 2)), turned = take(d, stw_times(elements, 4));
+    drop(d, ones);
+    d->tables[0] = take(d, stw_times(elements, 4));
+    drop(d, turned);
+}
+
 /* The rotary tables (transformers, Qwen3RotaryEmbedding.forward) need the first product. */
 void stw_decoder_begin_layers(stw_decoder *d, uint32_t block) {
     const stw_job *job = d->job;
     const stw_block_facts *f = &job->model->groups[job->model->blocks[block].group].facts;
-    const uint64_t table = stw_times(job->run->batch.seq_len, f->qk_dim);
+    const uint64_t table = stw_times(job->run->batch.seq_len, stw_rotary_dim(job, block));
     if (d->tables[0] != STW_NO_TENSOR) return;
     if (d->hidden == STW_NO_TENSOR) d->hidden = take(d, hidden_bytes(d));
     d->embedded = d->hidden;
@@ -154,6 +164,11 @@ void stw_decoder_begin_layers(stw_decoder *d, uint32_t block) {
     d->mask = take(d, stw_decoder_mask_bytes(d->job));
     uint32_t angles = take(d, stw_times(table, 2)), wide[5];
     stw_torch_take_workspace(d->b, job, 0);
+    if (f->complex_rotary) {
+        take_complex_table(d, table);
+        drop(d, angles);
+        return;
+    }
     for (int i = 0; i < 5; i++) { /* both halves; cosines, sines, and both scaled */
         wide[i] = take(d, stw_times(table, 4));
         if (i == 2 || i == 4) drop(d, wide[i - 1]);

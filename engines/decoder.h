@@ -37,8 +37,9 @@ typedef struct stw_decoder {
  * (stw_group_is_known), activations that are offloaded, tensor parallelism, frozen tensors,
  * adapters beside experts, fused losses and soft-capped logits. */
 bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions);
-/** An engine's margins, or those of blocks whose figures are known to be too low: latent attention,
- * and vision towers that are not recomputed (tests/measured/corners.csv: mla_none, vlm_none). */
+/** An engine's margins, or those of blocks whose figures are known to be too low: latent attention
+ * that is not known tensor by tensor, and vision towers that are not recomputed
+ * (tests/measured/corners.csv: vlm_none). */
 stw_margins stw_decoder_margins(const stw_job *job, stw_margins margins);
 /** Bytes of the mask of windows, which layers under a checkpoint hold from forward to the end of
  * backward; 0: there is none. */

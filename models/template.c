@@ -272,6 +272,7 @@ static const fact_field fact_fields[] = {
     FLAG(gated),        SIZE(experts),        SIZE(experts_per_token),
     SIZE(expert_ffn),   SIZE(shared_ffn),     SIZE(norms),
     FLAG(wide_norms),   FLAG(capped_scores),  FLAG(decoder),
+    FLAG(wide_scores),  FLAG(sigmoid_scores), FLAG(complex_rotary),
 };
 #undef SIZE
 #undef FLAG

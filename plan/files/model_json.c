@@ -19,18 +19,33 @@ typedef struct fact {
     { #member, offsetof(stw_block_facts, member), true }
 #define NUMBER(member)                                                                             \
     { #member, offsetof(stw_block_facts, member), false }
-static const fact facts[] = {FLAG(transformer),      FLAG(vision),
-                             FLAG(decoder),          FLAG(gated),
-                             FLAG(wide_norms),       FLAG(capped_scores),
-                             NUMBER(norms),          NUMBER(hidden),
-                             NUMBER(q_heads),        NUMBER(kv_heads),
-                             NUMBER(qk_dim),         NUMBER(v_dim),
-                             NUMBER(kv_rank),        NUMBER(q_rank),
-                             NUMBER(window),         NUMBER(linear_k_heads),
-                             NUMBER(linear_v_heads), NUMBER(linear_k_dim),
-                             NUMBER(linear_v_dim),   NUMBER(ffn),
-                             NUMBER(experts),        NUMBER(experts_per_token),
-                             NUMBER(expert_ffn),     NUMBER(shared_ffn)};
+static const fact facts[] = {FLAG(transformer),
+                             FLAG(vision),
+                             FLAG(decoder),
+                             FLAG(gated),
+                             FLAG(wide_norms),
+                             FLAG(capped_scores),
+                             FLAG(wide_scores),
+                             FLAG(sigmoid_scores),
+                             FLAG(complex_rotary),
+                             NUMBER(norms),
+                             NUMBER(hidden),
+                             NUMBER(q_heads),
+                             NUMBER(kv_heads),
+                             NUMBER(qk_dim),
+                             NUMBER(v_dim),
+                             NUMBER(kv_rank),
+                             NUMBER(q_rank),
+                             NUMBER(window),
+                             NUMBER(linear_k_heads),
+                             NUMBER(linear_v_heads),
+                             NUMBER(linear_k_dim),
+                             NUMBER(linear_v_dim),
+                             NUMBER(ffn),
+                             NUMBER(experts),
+                             NUMBER(experts_per_token),
+                             NUMBER(expert_ffn),
+                             NUMBER(shared_ffn)};
 #undef FLAG
 #undef NUMBER
 enum { N_FACTS = sizeof facts / sizeof facts[0] };
