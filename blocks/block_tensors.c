@@ -6,6 +6,7 @@ static bool uses(const stw_job *job, const stw_block *block, const stw_call *c, 
     const stw_tensor *tensor = &job->model->tensors[block->first_tensor + weight];
     for (int i = 0; i < STW_MOST_WEIGHTS; i++)
         if (c->weight[i] == weight) return true;
+    if (c->function == STW_FUNCTION_WIDE_EXPERTS) return tensor->expert;
     return c->function == STW_FUNCTION_EXPERTS && stw_module_is_mlp(tensor->use.module) &&
            (tensor->expert || tensor->use.weight == STW_WEIGHT_ROUTER);
 }

@@ -14,6 +14,8 @@ void stw_calls_of_block(const stw_job *job, uint32_t block, bool constant, stw_c
 void stw_calls_of_group(const stw_job *job, uint32_t group, stw_calls *out);
 /** Bytes of the mask of a block's attention, if it has one; 0: it has none. */
 uint64_t stw_mask_bytes(const stw_job *job, const stw_block_facts *facts, uint64_t element_bytes);
+/** Elements of a head that have positions. */
+uint64_t stw_rotary_dim(const stw_job *job, uint32_t block);
 /** The norm after the last block, alone.
  * @return its block */
 uint32_t stw_calls_of_norm(const stw_job *job, stw_calls *out);

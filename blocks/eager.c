@@ -7,6 +7,8 @@
  * mha_fwd and mha_bwd; its backward as cudnn/MHA.cpp, run_cudnn_SDP_bprop, has it: dq, dk, dv, and
  * room for the sums of rows, dq in fp32, and dk and dv of all query heads where there are fewer key
  * heads). Adapters: peft/tuners/lora/layer.py, Linear.forward: base(x) + B(A(x)) * scale.
+ * Latent attention, and experts beside it: transformers 5.17, models/deepseek_v2,
+ * models/deepseek_v3.
  *
  * A node of the graph drops its input first, and what it saved when it has run
  * (torch/csrc/autograd/ engine.cpp, evaluate_function; release_variables). Under torch's checkpoint
@@ -64,17 +66,17 @@ static const stw_call_step wide_norm_backward[] = {
 
 /* Times an activated gate, both in fp32 (models/qwen3_5/modeling_qwen3_5.py,
  * Qwen3_5RMSNormGated). */
-enum { GATE_WIDE = TO_X + 1, GATE_ACTIVE, GATED, TO_OPEN, TO_NORMED, TO_Z };
+enum { GATE_WIDE = TO_X + 1, GATE_ACTIVE, BY_WEIGHT, TO_OPEN, TO_NORMED, TO_Z };
 
 static const stw_call_step gated_norm_forward[] = {
     TAKE(WIDE, W), TAKE(SQUARES, W), TAKE(MEAN, R), DROP(SQUARES), TAKE(SUM, R), TAKE(ROOT, R),
-    DROP(SUM), TAKE(WHOLE, W), TAKE(NORMED, N), TAKE(GATED, N), DROP(WHOLE), TAKE(GATE_WIDE, W),
+    DROP(SUM), TAKE(WHOLE, W), TAKE(NORMED, N), TAKE(BY_WEIGHT, N), DROP(WHOLE), TAKE(GATE_WIDE, W),
     TAKE(GATE_ACTIVE, W), TAKE(WEIGHTED, W), TAKE(OUT, N), DROP(WEIGHTED), DROP(MEAN), LEAVE(WIDE),
-    LEAVE(ROOT), LEAVE_FACTOR(NORMED), LEAVE(GATED), LEAVE(GATE_WIDE), LEAVE(GATE_ACTIVE), END};
+    LEAVE(ROOT), LEAVE_FACTOR(NORMED), LEAVE(BY_WEIGHT), LEAVE(GATE_WIDE), LEAVE(GATE_ACTIVE), END};
 
 static const stw_call_step gated_norm_backward[] = {
     TAKE(UP, W), DROP(GRAD), TAKE(TO_OPEN, W), TAKE(SCALED, W), TAKE(TO_NORMED, N), DROP(SCALED),
-    DROP(UP), DROP(GATE_ACTIVE), DROP(GATED), TAKE(UP, W), GO(TO_OPEN, GATE_WIDE),
+    DROP(UP), DROP(GATE_ACTIVE), DROP(BY_WEIGHT), TAKE(UP, W), GO(TO_OPEN, GATE_WIDE),
     TAKE(TO_Z, N), DROP(UP), ADD(TO_Z, 1),
     TAKE(SCALED, N), TAKE_IF(STW_IF_TRAINED, 0, WEIGHTED, N), GRAD_IF(STW_IF_TRAINED, 0),
     SUM_IF(STW_IF_TRAINED, 0, R), DROP(WEIGHTED), GO(TO_NORMED, NORMED), TAKE(UP, W), DROP(SCALED),
@@ -147,6 +149,50 @@ static const stw_call_step partial_rotary_backward[] = {
     DROP(SINES), DROP(TURNED), TAKE(STRAIGHT, P), DROP(STRAIGHT), TAKE(INTO_ALL, ALL), DROP(GRAD),
     TAKE(PUT, ALL), DROP(LOWER), DROP(PUT), ADD(INTO_ALL, 0), END};
 
+/* ---- latent attention: parts with positions, keys ---- */
+
+/* models/deepseek_v2, apply_rotary_emb, of a part that is in fp32: its output is cast back. The
+ * gradient is multiplied by conjugates, which are a tensor of their own. */
+enum { AS_COMPLEX = FIRST, TO_COMPLEX, CONJUGATES, TO_WIDE };
+
+static const stw_call_step turn_forward[] = {
+    TAKE(AS_COMPLEX, STW_TURN_WIDE), TAKE(OUT, STW_TURN_OUT), DROP(AS_COMPLEX), END};
+
+static const stw_call_step turn_backward[] = {
+    TAKE(TO_COMPLEX, STW_TURN_WIDE), DROP(GRAD), TAKE(CONJUGATES, STW_TURN_TABLE),
+    TAKE(TO_WIDE, STW_TURN_WIDE), DROP(CONJUGATES), DROP(TO_COMPLEX), ADD(TO_WIDE, 0), END};
+
+/* models/deepseek_v3, apply_rotary_pos_emb_interleave: cos and sin times both halves, a difference
+ * and a sum. In backward each half is put into a gradient of the whole part. */
+enum { BY_COS = FIRST, BY_SIN, DIFFERENCE, TOTAL, TO_EVEN, TO_ODD, MINUS, MORE, FROM_EVEN };
+
+static const stw_call_step turn_pairs_forward[] = {
+    TAKE(BY_COS, EACH_HALF), TAKE(BY_SIN, EACH_HALF), TAKE(DIFFERENCE, EACH_HALF), DROP(BY_COS),
+    DROP(BY_SIN), TAKE(BY_COS, EACH_HALF), TAKE(BY_SIN, EACH_HALF), TAKE(TOTAL, EACH_HALF),
+    DROP(BY_COS), DROP(BY_SIN), TAKE(OUT, ALL), DROP(DIFFERENCE), DROP(TOTAL), END};
+
+static const stw_call_step turn_pairs_backward[] = {
+    TAKE(TO_EVEN, EACH_HALF), TAKE(TO_ODD, EACH_HALF), TAKE(MINUS, EACH_HALF),
+    TAKE(MORE, EACH_HALF), DROP(MINUS), DROP(MORE), TAKE(MORE, EACH_HALF), DROP(GRAD), DROP(MORE),
+    TAKE(STRAIGHT, ALL), DROP(TO_ODD), TAKE(FROM_EVEN, ALL), DROP(TO_EVEN), DROP(FROM_EVEN),
+    ADD(STRAIGHT, 0), END};
+
+static const stw_call_step concat_backward[] = {ADD(GRAD, 0), END};
+
+/* DeepseekV2Attention.expand_kv: two copies into parts of a new tensor. The backward of each
+ * (torch/csrc/autograd/functions/tensor.cpp, CopySlices) copies the whole gradient and its part;
+ * that of the last one makes zeros for the part that it wrote over. */
+enum { WHOLE_GRAD = FIRST, TURNED_PART, PART_ZEROS, NEXT_GRAD, STRAIGHT_PART, TO_SHARED };
+
+static const stw_call_step keys_forward[] = {TAKE(OUT, STW_KEYS_OUT), END};
+
+static const stw_call_step keys_backward[] = {
+    TAKE(WHOLE_GRAD, STW_KEYS_OUT), TAKE(TURNED_PART, STW_KEYS_TURNED),
+    TAKE(PART_ZEROS, STW_KEYS_TURNED), DROP(PART_ZEROS), DROP(GRAD),
+    TAKE(NEXT_GRAD, STW_KEYS_OUT), TAKE(STRAIGHT_PART, STW_KEYS_STRAIGHT), DROP(NEXT_GRAD),
+    DROP(WHOLE_GRAD), TAKE(TO_SHARED, STW_KEYS_SHARED), DROP(TURNED_PART), ADD(STRAIGHT_PART, 0),
+    ADD(TO_SHARED, 1), END};
+
 /* ---- attention ---- */
 
 enum { LSE = FIRST, TO_Q, TO_K, TO_V, WORK };
@@ -194,12 +240,12 @@ static const stw_call_step eager_attention_forward[] = {
  * queries and keys are rotated in fp32, with tables that FSDP has cast and that are cast back;
  * values stay a part of the product, which therefore stays. SDPA runs image by image: outputs are
  * put into one, and gradients of the parts, too. */
-enum { WIDE_Q = FIRST, WIDE_K, COS, SIN, PLAIN, MINUS, ROTATED, WITH_SIN, SUM_Q, SUM_K, NARROW_Q,
+enum { WIDE_Q = FIRST, WIDE_K, COS, SIN, PLAIN, FLIPS, ROTATED, WITH_SIN, SUM_Q, SUM_K, NARROW_Q,
        NARROW_K, ATTENDED, SUMS, GRAD_Q, GRAD_K, GRAD_V, PART_Q, PART_K, PART_V, ROOM, STACKED };
 enum { V = STW_VISION_WIDE, VH = STW_VISION_HALF, VT = STW_VISION_TABLE, VN = STW_VISION_NARROW };
 
 #define ROTATE(sum)                                                                                \
-    TAKE(PLAIN, V), TAKE(MINUS, VH), TAKE(ROTATED, V), DROP(MINUS), TAKE(WITH_SIN, V),             \
+    TAKE(PLAIN, V), TAKE(FLIPS, VH), TAKE(ROTATED, V), DROP(FLIPS), TAKE(WITH_SIN, V),             \
     DROP(ROTATED), TAKE(sum, V), DROP(PLAIN), DROP(WITH_SIN)
 #define ROTATE_BOTH                                                                                \
     TAKE(WIDE_Q, V), TAKE(WIDE_K, V), TAKE(COS, VT), TAKE(SIN, VT), ROTATE(SUM_Q), ROTATE(SUM_K),  \
@@ -209,7 +255,7 @@ enum { V = STW_VISION_WIDE, VH = STW_VISION_HALF, VT = STW_VISION_TABLE, VN = ST
 /* From the gradient of what is rotated; the second way's goes into the first one's. The last that
  * reads a table drops it. */
 #define ROTATE_BACK(from, to, sines, cosines)                                                      \
-    TAKE(WITH_SIN, V), DROP(sines), TAKE(MINUS, VH), TAKE(to, V), DROP(MINUS), TAKE(ROTATED, V),   \
+    TAKE(WITH_SIN, V), DROP(sines), TAKE(FLIPS, VH), TAKE(to, V), DROP(FLIPS), TAKE(ROTATED, V),   \
     DROP(WITH_SIN), DROP(ROTATED), TAKE(PLAIN, V), DROP(from), DROP(cosines), DROP(PLAIN)
 #define ROTATE_BOTH_BACK(grad_q, grad_k, grad_v)                                                   \
     TAKE(WIDE_K, V), DROP(grad_k), TAKE(WIDE_Q, V), DROP(grad_q),                                  \
@@ -245,15 +291,15 @@ static const stw_call_step vision_flash_backward[] = {
  * without the package causal_conv1d (its own saves nothing but its input): the input is copied into
  * rows of channels, the output has a few columns more, which the activation saves, too. */
 enum { COPIED = FIRST, PADDED, TO_CONVOLVED };
-enum { C = STW_CONVOLUTION_OUT, CP = STW_CONVOLUTION_PADDED };
+enum { CV = STW_CONVOLUTION_OUT, CVP = STW_CONVOLUTION_PADDED };
 
 static const stw_call_step convolution_forward[] = {
-    TAKE(COPIED, C), TAKE(PADDED, CP), DROP(COPIED), TAKE(OUT, C), LEAVE(PADDED), END};
+    TAKE(COPIED, CV), TAKE(PADDED, CVP), DROP(COPIED), TAKE(OUT, CV), LEAVE(PADDED), END};
 
 static const stw_call_step convolution_backward[] = {
-    TAKE(TO_CONVOLVED, C), GO(GRAD, PADDED), TAKE(PADDED, CP), DROP(TO_CONVOLVED), TAKE(COPIED, C),
-    GRAD_IF(STW_IF_TRAINED, 0), TAKE(TO_CONVOLVED, C), DROP(COPIED), GO_INPUT(PADDED, 0),
-    ADD(TO_CONVOLVED, 0), END};
+    TAKE(TO_CONVOLVED, CV), GO(GRAD, PADDED), TAKE(PADDED, CVP), DROP(TO_CONVOLVED),
+    TAKE(COPIED, CV), GRAD_IF(STW_IF_TRAINED, 0), TAKE(TO_CONVOLVED, CV), DROP(COPIED),
+    GO_INPUT(PADDED, 0), ADD(TO_CONVOLVED, 0), END};
 
 /* flash-linear-attention 0.6.0, fla/ops/gated_delta_rule/chunk.py: the step width, the decay from
  * its softplus, copies of query, key and value; both normalised, with their roots; sums of the
@@ -305,7 +351,7 @@ static const stw_call_step repeated_delta_rule_backward[] = {
     DROP(UNNORMED_Q), DECAY_BACKWARD, TAKE(TOGETHER, STW_RULE_ALL), DROP(SUMMED_Q), DROP(SUMMED_K),
     DROP(TO_VALUE), ADD(TOGETHER, 0), ADD(TO_A, 1), ADD(TO_B, 2), END};
 
-/* Of latent attention the latents, in an order that is not known. */
+/* Indexers, in an order that is not known. */
 static const stw_call_step other_attention_forward[] = {
     TAKE(SOFTMAX, STW_ELEMENTS_OUT), LEAVE(SOFTMAX), END};
 
@@ -322,14 +368,12 @@ static const stw_call_step sigmoid_backward[] = {
     TAKE(TO_FIRST, STW_ELEMENTS_OUT), RELEASE_OUT_IF(AGAIN, 0), DROP(GRAD),
     RELEASE_OUT_IF(0, AGAIN), ADD(TO_FIRST, 0), END};
 
-static const stw_call_step copy_backward[] = {ADD(GRAD, 0), END};
-
 static const stw_call_step gate_backward[] = {
     TAKE(TO_SECOND, STW_ELEMENTS_OUT), TAKE(TO_FIRST, STW_ELEMENTS_OUT), RELEASE_IF(AGAIN, 0, 0),
     GO_INPUT(GRAD, 1), RELEASE_IF(0, AGAIN, 0), ADD(TO_FIRST, 0), ADD(TO_SECOND, 1), END};
 
-/* Rows that are gathered; their gradient is reduce-scattered. */
-static const stw_call_step gather_backward[] = {
+/* Rows that are gathered, whose gradient is reduce-scattered; what is cast, padded or cropped. */
+static const stw_call_step resize_backward[] = {
     TAKE(TO_FIRST, STW_ELEMENTS_IN), DROP(GRAD), ADD(TO_FIRST, 0), END};
 
 /* ---- routed experts, as grouped products over copies of the tokens ---- */
@@ -364,6 +408,83 @@ static const stw_call_step experts_backward[] = {
     TAKE(TO_SCORES, H), TAKE(TO_ALL, H), DROP(TO_HIDDEN), DROP(TO_SCORES), RELEASE(0),
     ADD(TO_ALL, 0), END};
 
+/* ---- routed experts with scores in fp32 ---- */
+
+/* DeepseekV3TopkRouter, F.linear of the input and of the weight in fp32. */
+enum { WIDE_WEIGHT = FIRST, TO_WIDE_WEIGHT, TO_WIDE_INPUT };
+
+static const stw_call_step wide_product_forward[] = {
+    TAKE(WIDE_WEIGHT, STW_WIDE_PRODUCT_WEIGHT), STOP, TAKE(OUT, STW_WIDE_PRODUCT_OUT),
+    LEAVE(WIDE_WEIGHT), END};
+
+static const stw_call_step wide_product_backward[] = {
+    TAKE_IF(STW_IF_TRAINED, 0, TO_WIDE_WEIGHT, STW_WIDE_PRODUCT_WEIGHT),
+    TAKE(TO_WIDE_INPUT, STW_WIDE_PRODUCT_IN), RELEASE_IF(AGAIN, 0, 0), GO(GRAD, WIDE_WEIGHT),
+    RELEASE_IF(0, AGAIN, 0), GRAD_IF(STW_IF_TRAINED, 0), DROP(TO_WIDE_WEIGHT),
+    ADD(TO_WIDE_INPUT, 0), END};
+
+/* DeepseekV2TopkRouter (topk_method greedy): the best scores, and their product with a factor. */
+enum { ALL_SCORES = FIRST, CHOSEN_INDEX, CHOSEN, SCALED_GRAD, SPREAD_GRAD, TO_LOGITS, PRODUCTS,
+       CHOICE, GROUPS, FLAGS, NO_FLAGS, MASKED, NORMALISED };
+enum { S = STW_SCORES_ALL, C = STW_SCORES_CHOSEN };
+
+static const stw_call_step softmax_scores_forward[] = {
+    TAKE(ALL_SCORES, S), TAKE(CHOSEN, C), TAKE(CHOSEN_INDEX, STW_SCORES_INDEX), STOP, TAKE(OUT, C),
+    DROP(CHOSEN), LEAVE(ALL_SCORES), LEAVE(CHOSEN_INDEX), END};
+
+static const stw_call_step softmax_scores_backward[] = {
+    TAKE(SCALED_GRAD, C), DROP(GRAD), TAKE(SPREAD_GRAD, S), GO(SCALED_GRAD, CHOSEN_INDEX),
+    TAKE(TO_LOGITS, S), TAKE(PRODUCTS, S), DROP(PRODUCTS), GO(SPREAD_GRAD, ALL_SCORES),
+    ADD(TO_LOGITS, 0), END};
+
+/* DeepseekV3TopkRouter: scores with a bias choose groups, then experts of them, without a gradient;
+ * the scores of those are gathered and divided by their sum in place, which keeps a copy. */
+static const stw_call_step sigmoid_scores_forward[] = {
+    TAKE(ALL_SCORES, S), TAKE(CHOICE, S), TAKE(GROUPS, S), TAKE(FLAGS, STW_SCORES_FLAGS),
+    TAKE(NO_FLAGS, STW_SCORES_FLAGS), DROP(FLAGS), TAKE(MASKED, S), LEAVE(NO_FLAGS), DROP(CHOICE),
+    TAKE(NORMALISED, C), TAKE(CHOSEN_INDEX, STW_SCORES_INDEX), DROP(NORMALISED),
+    TAKE(NORMALISED, C), TAKE(CHOSEN, C), STOP, TAKE(OUT, C), DROP(NORMALISED), DROP(NO_FLAGS),
+    DROP(MASKED), DROP(GROUPS), LEAVE(CHOSEN), LEAVE(ALL_SCORES), LEAVE(CHOSEN_INDEX), END};
+
+static const stw_call_step sigmoid_scores_backward[] = {
+    TAKE(SCALED_GRAD, C), DROP(GRAD), TAKE(PRODUCTS, C), GO(SCALED_GRAD, CHOSEN),
+    TAKE(SPREAD_GRAD, S), GO(PRODUCTS, CHOSEN_INDEX), TAKE(TO_LOGITS, S),
+    GO(SPREAD_GRAD, ALL_SCORES), ADD(TO_LOGITS, 0), END};
+
+/* As experts above, where rows are weighed in fp32. Rows of other ranks' experts are masked around
+ * each product (integrations/moe.py of 5.17; 5.23 does so under expert parallelism alone). */
+enum { TOKEN = FIRST, BY_EXPERT, ROW_ORDER, ROW_BACK, SCORE, NUMBER, FLAG, ROWS_IN, RAW, GATE_UP,
+       GATED, MIDDLE, RETURNED, WEIGHED_WIDE, ORDERED_WIDE, SUM_WIDE,
+       TO_SUM, TO_RETURNED, TO_SCORE, TO_RAW, TO_MIDDLE, TO_RAISED, TO_GATED, TO_GATE_IN,
+       TO_GATE_UP, TO_ROWS };
+enum { IX = STW_WIDE_EXPERTS_INDEX, SC = STW_WIDE_EXPERTS_SCORE, CP = STW_WIDE_EXPERTS_COPIES,
+       WD = STW_WIDE_EXPERTS_WEIGHED, IN = STW_WIDE_EXPERTS_INNER, BO = STW_WIDE_EXPERTS_BOTH };
+
+static const stw_call_step wide_experts_forward[] = {
+    TAKE(BY_EXPERT, IX), TAKE(ROW_ORDER, IX), TAKE(TOKEN, IX), TAKE(ROWS_IN, CP), LEAVE(TOKEN),
+    TAKE(SCORE, SC), TAKE(NUMBER, SC), TAKE(FLAG, STW_WIDE_EXPERTS_FLAG),
+    TAKE(RAW, BO), TAKE(GATE_UP, BO), DROP(RAW), TAKE(GATED, IN), TAKE(MIDDLE, IN), LEAVE(GATED),
+    LEAVE(GATE_UP), TAKE(RAW, CP), LEAVE_FACTOR(MIDDLE), TAKE(RETURNED, CP), DROP(RAW),
+    TAKE(WEIGHED_WIDE, WD), TAKE(ROW_BACK, IX), STOP, TAKE(ORDERED_WIDE, WD), DROP(WEIGHED_WIDE),
+    TAKE(SUM_WIDE, STW_WIDE_EXPERTS_SUM), TAKE(OUT, STW_WIDE_EXPERTS_HIDDEN),
+    DROP(BY_EXPERT), LEAVE(ROW_ORDER), LEAVE_FACTOR(ROWS_IN), LEAVE(SCORE), DROP(NUMBER),
+    LEAVE(FLAG), LEAVE(RETURNED), DROP(ORDERED_WIDE), LEAVE(ROW_BACK), DROP(SUM_WIDE), END};
+
+static const stw_call_step wide_experts_backward[] = {
+    TAKE(TO_SUM, STW_WIDE_EXPERTS_SUM), DROP(GRAD), TAKE(ORDERED_WIDE, WD), DROP(TO_SUM),
+    TAKE(WEIGHED_WIDE, WD), GO(ORDERED_WIDE, ROW_BACK),
+    TAKE(TO_SUM, WD), TAKE(ORDERED_WIDE, WD), DROP_IF(AGAIN, RETURNED), DROP_IF(AGAIN, SCORE),
+    TAKE(TO_RETURNED, CP), DROP(ORDERED_WIDE), TAKE(TO_SCORE, SC), DROP(TO_SUM),
+    DROP(WEIGHED_WIDE), DROP(SCORE), DROP(RETURNED), TAKE(TO_RAW, CP), DROP(TO_RETURNED),
+    GRAD_IF(STW_IF_TRAINED, 0), /* down projections */
+    TAKE(TO_MIDDLE, IN), GO(TO_RAW, MIDDLE), TAKE(TO_RAISED, IN), TAKE(TO_GATED, IN),
+    GO(TO_MIDDLE, GATED), TAKE(TO_GATE_IN, IN), GO(TO_GATED, GATE_UP), TAKE(TO_GATE_UP, BO),
+    DROP(TO_GATE_IN), DROP(TO_RAISED), TAKE(TO_RAW, BO), DROP(TO_GATE_UP),
+    GRAD_IF(STW_IF_TRAINED, 1), /* gate and up projections */
+    TAKE(TO_RETURNED, CP), GO(TO_RAW, ROWS_IN), TAKE(TO_RAW, CP), GO(TO_RETURNED, FLAG),
+    TAKE(NUMBER, SC), GO(TO_SCORE, ROW_ORDER), TAKE(TO_ROWS, STW_WIDE_EXPERTS_HIDDEN),
+    GO(TO_RAW, TOKEN), ADD(NUMBER, 1), ADD(TO_ROWS, 0), END};
+
 /* ---- sums, and gradients that are left ---- */
 
 static const stw_call_step nothing[] = {END};
@@ -382,6 +503,10 @@ const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
                                       .adapts = true},
     [STW_FUNCTION_ROTARY] = {rotary_forward, rotary_backward},
     [STW_FUNCTION_PARTIAL_ROTARY] = {partial_rotary_forward, partial_rotary_backward},
+    [STW_FUNCTION_TURN] = {turn_forward, turn_backward},
+    [STW_FUNCTION_TURN_PAIRS] = {turn_pairs_forward, turn_pairs_backward},
+    [STW_FUNCTION_CONCAT] = {element_forward, concat_backward},
+    [STW_FUNCTION_KEYS] = {keys_forward, keys_backward},
     [STW_FUNCTION_ATTENTION] = {attention_forward, attention_backward, .reads = 7,
                                 .reads_out = true},
     [STW_FUNCTION_MASKED_ATTENTION] = {masked_attention_forward, masked_attention_backward,
@@ -401,8 +526,13 @@ const stw_function stw_functions_eager[STW_N_FUNCTIONS] = {
     [STW_FUNCTION_GATE] = {element_forward, gate_backward, .reads = 3},
     [STW_FUNCTION_EXPERTS] = {experts_forward, experts_backward, .reads = 1},
     [STW_FUNCTION_PART] = {element_forward, NULL},
-    [STW_FUNCTION_COPY] = {element_forward, copy_backward},
-    [STW_FUNCTION_GATHER] = {element_forward, gather_backward},
+    [STW_FUNCTION_WIDE_PRODUCT] = {wide_product_forward, wide_product_backward, .reads = 1},
+    [STW_FUNCTION_SOFTMAX_SCORES] = {softmax_scores_forward, softmax_scores_backward},
+    [STW_FUNCTION_SIGMOID_SCORES] = {sigmoid_scores_forward, sigmoid_scores_backward},
+    [STW_FUNCTION_WIDE_EXPERTS] = {wide_experts_forward, wide_experts_backward},
+    [STW_FUNCTION_GATHER] = {element_forward, resize_backward},
+    [STW_FUNCTION_RESIZE] = {element_forward, resize_backward},
+    [STW_FUNCTION_COPY] = {element_forward, concat_backward},
     [STW_FUNCTION_SUM] = {element_forward, pass_backward},
     [STW_FUNCTION_REST] = {nothing, rest_backward},
     [STW_FUNCTION_REST_ATTENTION] = {nothing, rest_attention_backward},

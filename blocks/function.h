@@ -72,6 +72,10 @@ typedef enum stw_function_kind {
     STW_FUNCTION_PRODUCT,    /* with a matrix; with LoRA: the next one */
     STW_FUNCTION_ADAPTED_PRODUCT,
     STW_FUNCTION_ROTARY,
+    STW_FUNCTION_TURN,       /* rotary, as complex numbers */
+    STW_FUNCTION_TURN_PAIRS, /* rotary, of even and odd elements */
+    STW_FUNCTION_CONCAT,     /* of two; the gradient of the second one is a view */
+    STW_FUNCTION_KEYS, /* of latent attention: each head's part, and the part with positions */
     STW_FUNCTION_PARTIAL_ROTARY, /* of a part of each head */
     STW_FUNCTION_ATTENTION,
     STW_FUNCTION_MASKED_ATTENTION, /* the kernel adds a mask of every pair of tokens */
@@ -82,14 +86,19 @@ typedef enum stw_function_kind {
     STW_FUNCTION_DELTA_RULE,          /* with its decay and step width */
     STW_FUNCTION_REPEATED_DELTA_RULE, /* of fewer key heads than value heads */
     STW_FUNCTION_GATED_NORM,
-    STW_FUNCTION_OTHER_ATTENTION, /* latents: what they save, as one */
+    STW_FUNCTION_OTHER_ATTENTION, /* indexers: what they save, as one */
     STW_FUNCTION_ACTIVATION,
     STW_FUNCTION_SIGMOID,
     STW_FUNCTION_GATE, /* activated gate times up */
     STW_FUNCTION_EXPERTS,
-    STW_FUNCTION_PART,           /* a part that is copied, in an order that is not known */
-    STW_FUNCTION_COPY,           /* the same in another layout; the gradient is a view */
+    STW_FUNCTION_PART,         /* a part that is copied, in an order that is not known */
+    STW_FUNCTION_WIDE_PRODUCT, /* with a matrix that is cast to fp32 */
+    STW_FUNCTION_SOFTMAX_SCORES,
+    STW_FUNCTION_SIGMOID_SCORES,
+    STW_FUNCTION_WIDE_EXPERTS,   /* scores are an input, in fp32 */
     STW_FUNCTION_GATHER,         /* rows of all ranks of tensor parallelism */
+    STW_FUNCTION_RESIZE,         /* a cast, padding, or what is cropped, into a tensor of its own */
+    STW_FUNCTION_COPY,           /* of heads, into rows of tokens: the gradient is a view */
     STW_FUNCTION_SUM,            /* of two; the gradient passes to both */
     STW_FUNCTION_REST,           /* gradients of the MLP that no other call has made */
     STW_FUNCTION_REST_ATTENTION, /* of all others */
@@ -119,6 +128,12 @@ enum {
     STW_RULE_ALL,
     STW_N_RULE_SIZES
 };
+enum { STW_TURN_OUT, STW_TURN_WIDE, STW_TURN_TABLE }; /* in fp32, of positions */
+/* All heads' parts with positions, and without; the part with positions, which all share. */
+enum { STW_KEYS_OUT, STW_KEYS_TURNED, STW_KEYS_STRAIGHT, STW_KEYS_SHARED };
+enum { STW_WIDE_PRODUCT_OUT, STW_WIDE_PRODUCT_IN, STW_WIDE_PRODUCT_WEIGHT };
+/* Of all experts, a flag of each; weights and indices of those that are chosen. */
+enum { STW_SCORES_ALL, STW_SCORES_FLAGS, STW_SCORES_CHOSEN, STW_SCORES_INDEX };
 enum { STW_ATTENTION_Q, STW_ATTENTION_K, STW_ATTENTION_V, STW_ATTENTION_OUT, STW_ATTENTION_ROW };
 enum { STW_ATTENTION_WORK = STW_ATTENTION_ROW + 1, STW_N_ATTENTION_SIZES };
 /* With a mask: it, and gradients of keys and values of every query head, where there are fewer. */
@@ -142,7 +157,7 @@ enum {
     STW_VISION_WORK,
     STW_N_VISION_SIZES
 };
-enum { STW_ELEMENTS_OUT, STW_ELEMENTS_IN }; /* of all others; in: of gathers */
+enum { STW_ELEMENTS_OUT, STW_ELEMENTS_IN }; /* of all others; in: of gathers, resizing */
 enum {
     STW_EXPERTS_SCORES, /* of all experts: in the dtype of computation, twice as wide, in fp32 */
     STW_EXPERTS_WIDE,
@@ -154,6 +169,19 @@ enum {
     STW_EXPERTS_ACTIVE,
     STW_EXPERTS_BOTH,
     STW_EXPERTS_HIDDEN /* of tokens */
+};
+/* With scores in fp32: what they weigh, and of routed rows their scores and a flag. */
+enum {
+    STW_WIDE_EXPERTS_INDEX,
+    STW_WIDE_EXPERTS_SCORE,
+    STW_WIDE_EXPERTS_FLAG,
+    STW_WIDE_EXPERTS_COPIES,
+    STW_WIDE_EXPERTS_WEIGHED,
+    STW_WIDE_EXPERTS_INNER,
+    STW_WIDE_EXPERTS_BOTH,
+    STW_WIDE_EXPERTS_HIDDEN,
+    STW_WIDE_EXPERTS_SUM,
+    STW_N_WIDE_EXPERTS_SIZES
 };
 
 #endif

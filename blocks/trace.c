@@ -109,11 +109,6 @@ static void grads_left(run *r, bool mlp, bool matrices, uint32_t most) {
 
 static void add(run *r, uint8_t value, uint32_t *more, bool is_view, uint64_t bytes) {
     total *sum = &r->grads[value];
-    if (*more == STW_NO_TENSOR) return;
-    if (r->t->calls->values[value].constant) {
-        drop(r->b, more);
-        return;
-    }
     if (sum->tensor == STW_NO_TENSOR) {
         *sum = (total){.tensor = *more, .is_view = is_view, .bytes = bytes};
         *more = STW_NO_TENSOR;
@@ -131,6 +126,11 @@ static void add_to(run *r, const stw_call *c, uint8_t input, uint32_t *more, boo
     const uint8_t value = c->in[input];
     total *sum = &r->grads[value];
     const uint64_t bytes = is_view ? r->t->calls->bytes[c->sizes + STW_PRODUCT_IN] : 0;
+    if (*more == STW_NO_TENSOR) return;
+    if (r->t->calls->values[value].constant) {
+        drop(r->b, more);
+        return;
+    }
     if ((c->parts >> input & 1u) == 0) {
         add(r, value, more, is_view, bytes);
         return;

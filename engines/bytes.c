@@ -290,8 +290,13 @@ uint64_t stw_accumulated_grad_bytes(const stw_job *job, uint32_t block) {
     return stw_times(stw_job_gathered_grads(job, block), reduce_element_bytes(job));
 }
 
+/* FSDP2 reduces a group of one rank, too (foreach_reduce). */
+static bool reduces(const stw_job *job) {
+    return job->group > 1 || (!job->engine->spec.own_process && !stw_trains_in_place(job));
+}
+
 uint64_t stw_reduce_bytes(const stw_job *job, uint32_t block) {
-    if (job->group == 1) return 0;
+    if (!reduces(job)) return 0;
     return stw_times(stw_job_gathered_grads(job, block), reduce_element_bytes(job));
 }
 
@@ -299,7 +304,7 @@ uint64_t stw_reduce_output_bytes(const stw_job *job, uint32_t block) {
     const uint64_t element = reduce_element_bytes(job);
     const uint64_t experts = stw_job_gathered_expert_grads(job, block);
     const uint64_t dense = stw_job_gathered_grads(job, block) - experts;
-    if (job->group == 1 || job->run->precision.reduce == job->run->precision.grads) return 0;
+    if (!reduces(job) || job->run->precision.reduce == job->run->precision.grads) return 0;
     return stw_plus(stw_div_up_u64(stw_times(dense, element), job->group),
                     stw_div_up_u64(stw_times(experts, element), job->expert_group));
 }

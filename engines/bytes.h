@@ -54,7 +54,7 @@ bool stw_trains_in_place(const stw_job *job);
 uint64_t stw_unsharded_grad_bytes(const stw_job *job, uint32_t block);
 /** The same of earlier micro batches that were not reduced (reduce dtype). */
 uint64_t stw_accumulated_grad_bytes(const stw_job *job, uint32_t block);
-/** Input of the block's reduce-scatter (reduce dtype); 0 with a group of one that needs no cast. */
+/** Input of the block's reduce-scatter (reduce dtype); 0: gradients stay as backward makes them. */
 uint64_t stw_reduce_bytes(const stw_job *job, uint32_t block);
 /** Outputs of the block's reduce-scatters where they are not the sharded gradient itself. */
 uint64_t stw_reduce_output_bytes(const stw_job *job, uint32_t block);

@@ -44,29 +44,31 @@ static bool has_experts(const stw_model *model) {
     return false;
 }
 
-static bool blocks_are_known(const stw_job *job, const stw_decisions *decisions) {
+/* Are they, whatever is decided about activations? */
+static bool job_is_known(const stw_job *job) {
+    const stw_run_spec *run = job->run;
     for (uint32_t g = 0; g < job->model->n_groups; g++)
         if (job->model->groups[g].facts.transformer && !stw_group_is_known(job, g)) return false;
-    for (uint32_t i = 0; i < decisions->n_blocks; i++)
-        if (decisions->blocks[i].act == STW_ACT_OFFLOAD && decisions->blocks[i].count > 0)
-            return false;
-    return true;
-}
-
-bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions) {
-    const stw_run_spec *run = job->run;
     return stw_job_tp(job) == 1 && job->model->facts_known &&
            (run->trainable.lora_rank == 0 || !has_experts(job->model)) &&
            run->trainable.freeze.n == 0 && !run->loss.fused && !job->model->soft_capped &&
-           stw_tower_is_known(job) && blocks_are_known(job, decisions);
+           stw_tower_is_known(job);
+}
+
+bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions) {
+    for (uint32_t i = 0; i < decisions->n_blocks; i++)
+        if (decisions->blocks[i].act == STW_ACT_OFFLOAD && decisions->blocks[i].count > 0)
+            return false;
+    return job_is_known(job);
 }
 
 stw_margins stw_decoder_margins(const stw_job *job, stw_margins margins) {
+    const bool known = job_is_known(job);
     for (uint32_t g = 0; g < job->model->n_groups; g++) {
         const stw_block_facts *f = &job->model->groups[g].facts;
         const bool sees = f->transformer && f->vision && job->run->batch.image_tokens > 0;
         const bool is_low = sees && job->run->recompute.granularity != 1;
-        if (f->kv_rank == 0 && !(is_low && !stw_group_is_known(job, g))) continue;
+        if (!(f->kv_rank > 0 && !known) && !(is_low && !stw_group_is_known(job, g))) continue;
         margins.gpu = 0.034;
         margins.reserved = 0.110;
     }
@@ -153,10 +155,23 @@ static void drop_tables(stw_decoder *d) {
     d->mask = drop(d, d->mask);
 }
 
+/* DeepseekV2RotaryEmbedding.forward: ones turned by angles, and their product with a factor. */
+static void take_complex_table(stw_decoder *d, uint64_t elements) {
+    uint32_t ones = take(d, stw_times(elements, 2)), turned = take(d, stw_times(elements, 4));
+    drop(d, ones);
+    d->tables[0] = take(d, stw_times(elements, 4));
+    drop(d, turned);
+}
+
 /* The rotary tables (transformers, Qwen3RotaryEmbedding.forward) need the first product. */
-static void rotary_tables(stw_decoder *d, uint64_t table) {
+static void rotary_tables(stw_decoder *d, uint64_t table, bool complex) {
     uint32_t angles = take(d, stw_times(table, 2)), wide[5];
     stw_torch_take_workspace(d->b, d->job, 0);
+    if (complex) {
+        take_complex_table(d, table);
+        drop(d, angles);
+        return;
+    }
     for (int i = 0; i < 5; i++) { /* both halves; cosines, sines, and both scaled */
         wide[i] = take(d, stw_times(table, 4));
         if (i == 2 || i == 4) drop(d, wide[i - 1]);
@@ -188,18 +203,18 @@ static void mixed_tables(stw_decoder *d, uint64_t table) {
 }
 
 /* Of the decoder's first layer with softmax attention. */
-static uint64_t rotary_dim(const stw_job *job) {
-    for (uint32_t g = 0; g < job->model->n_groups; g++) {
-        const stw_block_facts *f = &job->model->groups[g].facts;
-        if (f->transformer && !f->vision && f->q_heads > 0)
-            return f->rotary_dim > 0 ? f->rotary_dim : f->qk_dim;
-    }
-    return 0;
+static uint64_t rotary_dim(const stw_job *job, uint32_t block) {
+    const stw_model *model = job->model;
+    while (block + 1 < model->n_blocks &&
+           model->groups[model->blocks[block].group].facts.q_heads == 0)
+        block++;
+    return stw_rotary_dim(job, block);
 }
 
 static void begin_layers(stw_decoder *d, uint32_t block) {
     const stw_job *job = d->job;
-    const uint64_t dim = rotary_dim(job);
+    const uint64_t dim = rotary_dim(job, block);
+    const bool complex = job->model->groups[job->model->blocks[block].group].facts.complex_rotary;
     if (d->tower.runs) d->hidden = stw_tower_merge(&d->tower, d->hidden);
     if (d->hidden == STW_NO_TENSOR) d->hidden = take(d, hidden_bytes(d));
     d->embedded = d->hidden;
@@ -208,7 +223,7 @@ static void begin_layers(stw_decoder *d, uint32_t block) {
     if (d->tower.runs)
         mixed_tables(d, stw_times(job->tokens, dim));
     else
-        rotary_tables(d, stw_times(job->run->batch.seq_len, dim));
+        rotary_tables(d, stw_times(job->run->batch.seq_len, dim), complex);
 }
 
 void stw_decoder_begin_forward(stw_decoder *d) { stw_tower_begin_forward(&d->tower); }

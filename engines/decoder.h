@@ -41,9 +41,9 @@ typedef struct stw_decoder {
  * adapters beside experts, fused losses, soft-capped logits, and vision towers that have no images
  * or adapters beside them. */
 bool stw_decoder_is_known(const stw_job *job, const stw_decisions *decisions);
-/** An engine's margins, or those of blocks whose figures are known to be too low: latent attention,
- * and vision towers without an order that are not recomputed (tests/measured/corners.csv:
- * mla_none, and what vlm_none was). */
+/** An engine's margins, or those of blocks whose figures are known to be too low: latent attention
+ * that is not known tensor by tensor, and vision towers without an order that are not recomputed
+ * (tests/measured/corners.csv: what vlm_none was). */
 stw_margins stw_decoder_margins(const stw_job *job, stw_margins margins);
 /** Bytes of the mask of windows, which layers under a checkpoint hold from forward to the end of
  * backward; 0: there is none. */

@@ -91,9 +91,12 @@ typedef struct stw_block_facts {
     uint64_t ffn;     /* width of the dense MLP, 0 if the block has MoE only */
     bool gated;       /* gate and up projections (SwiGLU), two matrices into `ffn` */
     uint64_t experts, experts_per_token, expert_ffn, shared_ffn; /* MoE, 0 otherwise */
-    uint64_t norms;     /* norms of the residual's width; 0: two */
-    bool wide_norms;    /* norms multiply by their weight in fp32 */
-    bool capped_scores; /* tanh bounds the scores of eager attention */
+    uint64_t norms;      /* norms of the residual's width; 0: two */
+    bool wide_norms;     /* norms multiply by their weight in fp32 */
+    bool capped_scores;  /* tanh bounds the scores of eager attention */
+    bool complex_rotary; /* positions turn complex numbers, not halves of heads */
+    bool wide_scores;    /* of experts: in fp32, and so is the router's product */
+    bool sigmoid_scores; /* sigmoids, of groups of experts; else softmax */
     /* mergers of deepstack: the block of the tower whose output the first one reads, and how many
      * blocks the next ones are apart; 0 otherwise */
     uint64_t tap_first, tap_step;

@@ -273,6 +273,7 @@ static const fact_field fact_fields[] = {
     SIZE(expert_ffn),   SIZE(shared_ffn),     SIZE(norms),
     FLAG(wide_norms),   FLAG(capped_scores),  FLAG(decoder),
     SIZE(tap_first),    SIZE(tap_step),       SIZE(rotary_dim),
+    FLAG(wide_scores),  FLAG(sigmoid_scores), FLAG(complex_rotary),
 };
 #undef SIZE
 #undef FLAG

@@ -35,7 +35,7 @@ const char *stw_component_words(stw_component component) {
         [STW_COMPONENT_PARAMS] = "parameters of the shard",
         [STW_COMPONENT_GRADS] = "gradients of the shard",
         [STW_COMPONENT_MASTER] = "fp32 master weights",
-        [STW_COMPONENT_EXP_AVG] = "first moment of AdamW",
+        [STW_COMPONENT_EXP_AVG] = "first moment of AdamW, or Muon's momentum",
         [STW_COMPONENT_EXP_AVG_SQ] = "second moment of AdamW",
         [STW_COMPONENT_ACTIVATIONS] = "kept for the backward pass",
         [STW_COMPONENT_LOGITS] = "output of the head, and the loss",

@@ -243,17 +243,25 @@ static void backward_block(stw_pass *p, uint32_t at, uint32_t behind) {
     stw_torch_reduce(p->torch, from, block);
 }
 
-/* The block whose reduce-scatter input is left. With a group of one there is none: what is dropped
- * has been on its way to the host for one block longer. */
+/* Does one rank alone send gradients to the host? */
+static bool sends_alone(const stw_pass *p) {
+    bool sends = false;
+    for (uint32_t i = 0; i < p->n; i++) sends = sends || p->blocks[i].host_grads > 0;
+    return sends && p->b->job->group == 1;
+}
+
+/* The block whose reduce-scatter input is left. With a group of one, what goes to the host has been
+ * on its way for one block longer. */
 static uint32_t backward(stw_pass *p) {
     uint32_t behind = UINT32_MAX, further = UINT32_MAX;
+    const bool sends = sends_alone(p);
     for (uint32_t i = p->n_chain; i-- > 0;) {
-        backward_block(p, i, p->b->job->group > 1 ? behind : further);
+        backward_block(p, i, sends ? further : behind);
         if (stw_reduced_last(p->b->job, p->chain[i])) continue;
         further = behind;
         behind = p->chain[i];
     }
-    if (p->b->job->group == 1) stw_pass_drop_reduced(p, further);
+    if (sends) stw_pass_drop_reduced(p, further);
     return behind;
 }
 

@@ -136,10 +136,9 @@ static uint32_t send_grads(stw_pass *p, uint32_t block, stw_extent from) {
 /* With a group of one, what goes to the host passes through it alone. */
 static void alloc_reduce(stw_pass *p, uint32_t block) {
     const stw_job *job = p->b->job;
-    uint64_t bytes = stw_reduce_bytes(job, block);
-    if (job->group == 1)
-        bytes =
-            stw_times(p->blocks[block].host_grads, stw_job_element_bytes(job, STW_COMPONENT_GRADS));
+    const uint64_t sent =
+        stw_times(p->blocks[block].host_grads, stw_job_element_bytes(job, STW_COMPONENT_GRADS));
+    const uint64_t bytes = job->group == 1 && sent > 0 ? sent : stw_reduce_bytes(job, block);
     p->blocks[block].reduce = stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, bytes);
 }
 
@@ -216,10 +215,10 @@ static void reduce_out(stw_pass *p, uint32_t unit, uint32_t after) {
     }
 }
 
-/* A group whose input has no gradient holds its last gradient until the reduction is issued. Where
- * nothing is reduced, gradients are the same ones afterwards. */
+/* A group whose input has no gradient holds its last gradient until the reduction is issued, but
+ * not one of one rank (foreach_reduce). */
 void stw_pass_reduce(stw_pass *p, uint32_t unit, uint32_t after) {
-    const bool holds = !stw_trains_in_place(p->b->job) &&
+    const bool holds = (p->b->job->group > 1 || p->b->job->engine->spec.own_process) &&
                        (stw_pass_in_root(p, unit) || stw_reduced_last(p->b->job, unit));
     uint32_t last = UINT32_MAX;
     stw_pass_sum_whole(p, unit);

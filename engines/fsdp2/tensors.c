@@ -416,7 +416,8 @@ static void keep_grads(stw_torch *t, const unit *u) {
     }
 }
 
-/* FSDPParamGroup.post_backward, foreach_reduce. The last gradient is held by a loop's variable. */
+/* FSDPParamGroup.post_backward, foreach_reduce. The last gradient is held by a loop's variable,
+ * which a group of one rank does not have. */
 void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     const stw_run_spec *run = t->job->run;
@@ -435,6 +436,7 @@ void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (elements > 0) {
         uint32_t last = u->n - 1; /* of those with gradients */
         while (last > 0 && !stw_job_trains(t->job, u->model[last])) last--;
+        if (t->job->group == 1) last = u->n;
         t->reduced = stw_tensor_take(t->b, COMPUTE, stw_times(elements, reduce_bytes));
         chunk_table(t, u, reduce_bytes);
         for (uint32_t i = last; i-- > 0;) /* list.clear() */
@@ -449,7 +451,7 @@ void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
         }
         if (!replicas) out = drop(t, out);
         u->output = out;
-        *grad_of(t, u, last) = drop(t, *grad_of(t, u, last));
+        if (last < u->n) *grad_of(t, u, last) = drop(t, *grad_of(t, u, last));
         drop(t, added);
         if (t->b->decisions->state[0].place.grads == STW_TIER_HOST)
             drop(t, t->b->shard_tensors + u->first_block);

@@ -248,6 +248,10 @@ static stw_status check_recompute(const stw_run_spec *run, const char *origin, s
             return stw_run_spec_refuse_value(run, origin, err, "recompute.modules",
                                              "of core_attn, mlp, moe, moe_act, layernorm, "
                                              "mla_up_proj, shared_experts");
+    if (stw_megatron_modules_of(run).moe_act && !stw_megatron_settings_of(run).grouped_gemm)
+        return stw_run_spec_refuse_value(run, origin, err, "recompute.modules",
+                                         "none that is moe_act, or megatron.grouped_gemm: true, "
+                                         "without which Megatron-LM refuses it");
     if (run->recompute.method != 0 && !full)
         return stw_run_spec_refuse_value(run, origin, err, "recompute.method",
                                          "none, or recompute.granularity: full");
@@ -494,10 +498,12 @@ static stw_status check_muon(const stw_run_spec *run, const char *origin, stw_er
                     s.muon_tp_mode != STW_MEGATRON_MUON_DUPLICATED}},
       others[] = {
           {"megatron.fsdp", "none with optimizer.kind: muon", s.fsdp != STW_MEGATRON_FSDP_NONE},
-          {"megatron.optimizer_offload_fraction", "0 with optimizer.kind: muon",
-           s.optimizer_offload_fraction > 0},
           {"megatron.optimizer_cpu_offload", "false with optimizer.kind: muon",
            s.optimizer_cpu_offload},
+          {"megatron.optimizer_offload_fraction", "0 with optimizer.kind: muon",
+           s.optimizer_offload_fraction > 0},
+          {"precision.exp_avg", "fp32 with optimizer.kind: muon, whose momentum it is",
+           run->precision.exp_avg != STW_DTYPE_F32},
           {"megatron.precision_aware", "false with optimizer.kind: muon", s.precision_aware},
           {"megatron.optimizer_instances", "1 with optimizer.kind: muon",
            s.optimizer_instances > 1},
@@ -519,6 +525,7 @@ static stw_status check_muon(const stw_run_spec *run, const char *origin, stw_er
 
 stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    STW_TRY(check_muon(run, origin, err));
     STW_TRY(check_precision(run, origin, err));
     STW_TRY(check_settings(run, origin, err));
     STW_TRY(check_context(run, origin, err));
@@ -527,7 +534,6 @@ stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_e
     STW_TRY(check_recompute(run, origin, err));
     STW_TRY(check_fsdp(run, origin, err));
     STW_TRY(check_parking(run, origin, err));
-    STW_TRY(check_muon(run, origin, err));
     if (run->parallel.dp_replicate != 1)
         return stw_run_spec_refuse_value(run, origin, err, "parallel.dp_replicate",
                                          "1: all GPUs that tp, cp and pp leave are data parallel");

@@ -6,7 +6,7 @@
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 
-enum { MOST_CALLS = 27, MOST_VALUES = 28, MOST_SIZES = 79 }; /* as list.h says */
+enum { MOST_CALLS = 33, MOST_VALUES = 34, MOST_SIZES = 89 }; /* below those of list.h */
 
 /* NULL: the model refuses such a run. */
 static stw_plan *of_model(const char *name, const char *const *settings) {

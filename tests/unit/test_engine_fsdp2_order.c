@@ -12,89 +12,115 @@ enum { LARGE = 1 << 20 };
     "precision.params=bf16", "precision.grads=bf16", "precision.exp_avg=bf16",                     \
         "precision.exp_avg_sq=bf16"
 
-/* The large blocks of a program's forward and backward. */
+/* Events of large blocks, in the words of a recording. */
 typedef struct sequence {
-    const stw_program *program;
-    uint32_t range, event;
-    uint64_t *sizes;  /* [n_tensors] 0: not there */
-    uint32_t *number; /* [n_tensors] of the block that holds it */
-    uint32_t blocks;
+    history_event *events;
+    size_t n, room;
 } sequence;
 
-static const stw_tensor_event *next_event(sequence *s) {
-    const stw_program *p = s->program;
-    for (; s->range < p->n_ranges; s->range++, s->event = 0) {
-        const stw_tensor_range *range = &p->ranges[s->range];
-        if (p->movements[range->movement].phase != STW_PHASE_FORWARD_BACKWARD) continue;
-        if (s->event < range->n_events) return &p->events[range->first_event + s->event++];
+static void append(sequence *s, char kind, uint64_t value, const char *stream) {
+    if (s->n == s->room) {
+        s->room = 2 * s->room + 1024;
+        s->events = realloc(s->events, s->room * sizeof *s->events);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(s->events);
     }
-    return NULL;
+    s->events[s->n] = (history_event){.kind = kind, .value = value};
+    snprintf(s->events[s->n++].text, sizeof s->events->text, "%s", stream);
 }
 
-/* The next one in the words of the recording. */
-static bool predicted_next(sequence *s, history_event *out) {
-    const stw_tensor_event *event;
-    while ((event = next_event(s)) != NULL) {
-        const bool take = event->change == STW_TENSOR_TAKE;
-        uint64_t *size = &s->sizes[event->tensor];
-        if (take ? event->bytes <= LARGE : *size <= LARGE) continue;
-        out->kind = take ? '+' : '-';
-        out->value = take ? event->bytes : s->number[event->tensor];
-        snprintf(out->text, sizeof out->text, "%u", take ? event->stream : 0u);
-        if (take) s->number[event->tensor] = s->blocks++;
-        *size = take ? event->bytes : 0;
-        return true;
+static int by_value(const void *a, const void *b) {
+    const uint64_t x = ((const history_event *)a)->value, y = ((const history_event *)b)->value;
+    return x < y ? -1 : x > y;
+}
+
+/* Blocks that are freed one after the other are free together. */
+static void sort_drops(sequence *s) {
+    for (size_t i = 0, end; i < s->n; i = end + 1) {
+        for (end = i; end < s->n && s->events[end].kind == '-';) end++;
+        qsort(&s->events[i], end - i, sizeof *s->events, by_value);
     }
-    return false;
+}
+
+/* Of forward and backward.
+ * @param later they are not the first ones: work areas of cuBLAS are there */
+static void predict(const stw_program *p, uint64_t workspace, bool later, sequence *out) {
+    uint64_t *sizes = calloc(p->n_tensors, sizeof *sizes); /* 0: not there */
+    uint32_t *number = calloc(p->n_tensors, sizeof *number), blocks = 0;
+    bool *dropped = calloc(p->n_tensors, sizeof *dropped);
+    char stream[16];
+    CU_ASSERT_TRUE_FATAL(sizes != NULL && number != NULL && dropped != NULL);
+    for (uint32_t i = 0; i < p->n_events; i++)
+        if (p->events[i].change == STW_TENSOR_DROP) dropped[p->events[i].tensor] = true;
+    for (uint32_t r = 0; r < p->n_ranges; r++) {
+        const stw_tensor_range *range = &p->ranges[r];
+        if (p->movements[range->movement].phase != STW_PHASE_FORWARD_BACKWARD) continue;
+        for (uint32_t i = 0; i < range->n_events; i++) {
+            const stw_tensor_event *e = &p->events[range->first_event + i];
+            const bool take = e->change == STW_TENSOR_TAKE;
+            uint64_t *size = &sizes[e->tensor];
+            if (take ? e->bytes <= LARGE : *size <= LARGE) continue;
+            if (take && later && e->bytes == workspace && !dropped[e->tensor]) continue;
+            snprintf(stream, sizeof stream, "%u", e->stream);
+            if (take) number[e->tensor] = blocks++;
+            append(out, take ? '+' : '-', take ? e->bytes : number[e->tensor], take ? stream : "");
+            *size = take ? e->bytes : 0;
+        }
+    }
+    free(sizes);
+    free(number);
+    free(dropped);
+}
+
+static void read_recorded(const char *path, sequence *out) {
+    history_event real = {0};
+    uint32_t seen = 0, block = 0, *numbers = calloc(1u << 16, sizeof *numbers);
+    bool in = false;
+    FILE *file = fopen(path, "r");
+    CU_ASSERT_TRUE_FATAL(file != NULL && numbers != NULL);
+    while (history_next(file, &real)) {
+        if (real.kind == '=') {
+            in = strcmp(real.text, "load") == 0 || strcmp(real.text, "forward0") == 0;
+            continue;
+        }
+        const uint32_t at = real.kind == '+' ? block++ : (uint32_t)real.value;
+        if (real.kind == '+') numbers[at] = in && real.value > LARGE ? seen++ : UINT32_MAX;
+        if (!in || numbers[at] == UINT32_MAX) continue;
+        append(out, real.kind, real.kind == '+' ? real.value : numbers[at],
+               real.kind == '+' ? real.text : "");
+    }
+    free(numbers);
+    fclose(file);
 }
 
 /* Sizes within 1 KiB: cuDNN's work area has 256 B that are not documented, and tables of pointers
- * end in padding. */
+ * end in padding. Streams, where they are recorded. */
 static bool is_same(const history_event *a, const history_event *b) {
     const uint64_t apart = a->value > b->value ? a->value - b->value : b->value - a->value;
-    return a->kind == b->kind && strcmp(a->text, b->text) == 0 &&
+    return a->kind == b->kind && (b->text[0] == 0 || strcmp(a->text, b->text) == 0) &&
            apart <= (a->kind == '+' ? 1024 : 0);
 }
 
-static void is_as_recorded(const stw_plan *plan, const char *path) {
+static void is_as_recorded(const stw_plan *plan, const char *path, bool later) {
     stw_program *program = NULL;
-    history_event real = {0}, predicted = {0};
-    uint32_t first = UINT32_MAX, seen = 0, *numbers = NULL; /* of recorded blocks above 1 MiB */
-    bool in = false, same = true;
-    FILE *file = fopen(path, "r");
-    CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+    sequence predicted = {0}, real = {0};
+    size_t i = 0;
     CHECK_OK(stw_program_new_tensors(plan->job, &plan->decisions, plan->layouts[0], &program, err));
-    sequence s = {.program = program,
-                  .sizes = calloc(program->n_tensors, sizeof *s.sizes),
-                  .number = calloc(program->n_tensors, sizeof *s.number)};
-    numbers = calloc(1u << 16, sizeof *numbers);
-    CU_ASSERT_TRUE_FATAL(s.sizes != NULL && s.number != NULL && numbers != NULL);
-    for (uint32_t block = 0, compared = 0; same && history_next(file, &real);) {
-        if (real.kind == '=') {
-            in = strcmp(real.text, "load") == 0 || strcmp(real.text, "forward0") == 0;
-            if (strcmp(real.text, "backward0") == 0) CU_ASSERT_TRUE(compared > 4000);
-            continue;
-        }
-        uint32_t at = real.kind == '+' ? block++ : (uint32_t)real.value;
-        if (real.kind == '+') numbers[at] = in && real.value > LARGE ? seen++ : UINT32_MAX;
-        if (!in || numbers[at] == UINT32_MAX) continue;
-        if (real.kind == '-') real.value = numbers[at];
-        if (real.kind == '-') snprintf(real.text, sizeof real.text, "0");
-        same = predicted_next(&s, &predicted) && is_same(&predicted, &real);
-        compared++;
-        if (!same) first = compared;
-    }
-    if (!same)
-        fprintf(stderr, "%s: event %u is %c %llu %s; recorded %c %llu %s\n", path, first,
-                predicted.kind, (unsigned long long)predicted.value, predicted.text, real.kind,
-                (unsigned long long)real.value, real.text);
-    CU_ASSERT_TRUE(same);
-    CU_ASSERT_FALSE(predicted_next(&s, &predicted));
-    free(numbers);
-    free(s.sizes);
-    free(s.number);
+    predict(program, stw_workspace_bytes(plan->job) / 2, later, &predicted);
+    read_recorded(path, &real);
+    sort_drops(&predicted);
+    sort_drops(&real);
+    while (i < predicted.n && i < real.n && is_same(&predicted.events[i], &real.events[i])) i++;
+    if (i < predicted.n && i < real.n)
+        fprintf(stderr, "%s: event %zu is %c %llu %s; recorded %c %llu %s\n", path, i,
+                predicted.events[i].kind, (unsigned long long)predicted.events[i].value,
+                predicted.events[i].text, real.events[i].kind,
+                (unsigned long long)real.events[i].value, real.events[i].text);
+    CU_ASSERT_EQUAL(i, real.n);
+    CU_ASSERT_EQUAL(i, predicted.n);
+    CU_ASSERT_TRUE(real.n > 2000);
+    free(predicted.events);
+    free(real.events);
     stw_program_free(program);
-    fclose(file);
 }
 
 static void kept_activations(void) {
@@ -107,7 +133,7 @@ static void kept_activations(void) {
                                            NULL};
     stw_plan *plan = case_zoo("Qwen2.5-0.5B", settings);
     CHECK_OK(stw_planner_solve(plan, &(stw_planner_options){.no_prices = true}, err));
-    is_as_recorded(plan, STW_SOURCE_DIR "/tests/measured/fsdp2_kept.txt");
+    is_as_recorded(plan, STW_SOURCE_DIR "/tests/measured/fsdp2_kept.txt", false);
     stw_plan_free(plan);
 }
 
@@ -136,9 +162,36 @@ static void recomputed_layers(void) {
     write_config(STW_SOURCE_MODELS "/zoo/Qwen3-4B.json", "Qwen3-4B-12.json", 12);
     stw_plan *plan = case_zoo("Qwen3-4B-12.json", settings);
     CHECK_OK(stw_planner_solve(plan, &(stw_planner_options){.no_prices = true}, err));
-    is_as_recorded(plan, STW_SOURCE_DIR "/tests/measured/allocator_history.txt");
+    is_as_recorded(plan, STW_SOURCE_DIR "/tests/measured/allocator_history.txt", false);
     stw_plan_free(plan);
     remove("Qwen3-4B-12.json");
+}
+
+/* One rank. */
+static void latent_attention(const char *recompute, const char *path) {
+    const char *const settings[] = {"engine=fsdp2",
+                                    "node.gpus=1",
+                                    "node.gpu.memory=141GiB",
+                                    "batch.seq_len=4096",
+                                    "attention=sdpa",
+                                    recompute,
+                                    NULL};
+    write_config(STW_SOURCE_MODELS "/zoo/DeepSeek-V2-Lite.json", "DeepSeek-V2-Lite-8.json", 8);
+    stw_plan *plan = case_zoo("DeepSeek-V2-Lite-8.json", settings);
+    CHECK_OK(stw_planner_solve(plan, &(stw_planner_options){.no_prices = true}, err));
+    is_as_recorded(plan, path, true);
+    stw_plan_free(plan);
+    remove("DeepSeek-V2-Lite-8.json");
+}
+
+static void latent_attention_kept(void) {
+    latent_attention("recompute.granularity=none",
+                     STW_SOURCE_DIR "/tests/measured/fsdp2_latent_kept.txt");
+}
+
+static void latent_attention_recomputed(void) {
+    latent_attention("recompute.granularity=full",
+                     STW_SOURCE_DIR "/tests/measured/fsdp2_latent_recomputed.txt");
 }
 
 /* Bytes that torch had reserved at the end of a second iteration (bench/results/2026-11-22-engines,
@@ -191,6 +244,8 @@ static void reserved_bytes_of_runs(void) {
 int main(void) {
     static const stw_test tests[] = {{"kept activations", kept_activations},
                                      {"recomputed layers", recomputed_layers},
+                                     {"latent attention, kept", latent_attention_kept},
+                                     {"latent attention, recomputed", latent_attention_recomputed},
                                      {"reserved bytes of runs", reserved_bytes_of_runs}};
     return stw_test_run_all("fsdp2_order", tests, sizeof tests / sizeof tests[0]);
 }
