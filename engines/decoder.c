@@ -183,7 +183,7 @@ static void rotary_tables(stw_decoder *d, uint64_t table, bool complex) {
 }
 
 /* With images every token has three positions, of which angles are mixed
- * (Qwen3VLTextRotaryEmbedding .forward): three times half a table of angles, cosines, sines, both
+ * (forward of Qwen3VLTextRotaryEmbedding): three times half a table of angles, cosines, sines, both
  * scaled; then sines and cosines of both halves. */
 static void mixed_tables(stw_decoder *d, uint64_t table) {
     uint32_t angles = take(d, stw_times(table, 6)), scaled[2], both[2];
