@@ -23,7 +23,7 @@
 
 #define BLOCK STW_PLAIN_BLOCK_BYTES
 /* A bucket is filled and written part by part, and all parts but one may be on their way: the disk
- * has requests while a part is filled. Measured in bench/results/2026-11-29-last. */
+ * has requests while a part is filled. Measured in bench/results/2026-11-29-muon-saves. */
 #define PARTS 4u
 #define WRITERS 7u
 #define NO_FILE UINT32_MAX

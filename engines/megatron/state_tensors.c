@@ -18,8 +18,8 @@ static bool are_known(const stw_builder *b, const stw_megatron_state *s) {
            (!(fraction > 0) || !(fraction < 1));
 }
 
-/* Does an optimizer map parameters into its buffers? One of matrices that has whole ones does not.
- */
+/* Parameters lie in flat buffers with the distributed optimizer. Muon alone has them one by one,
+ * unless matrices are dealt to ranks. */
 static bool maps_params(const stw_job *job) {
     return stw_megatron_settings_of(job->run).distributed_optimizer &&
            (!stw_optimizer_divides(job->run) || stw_megatron_deals(job));
